@@ -80,6 +80,8 @@ class RFA(HeadwiseAttention):
         if features < 1 or tau <= 0 or floor <= 0:
             found = f"features={features}, tau={tau} and floor={floor}"
             raise UsageError(f"rfa needs a feature, and a positive tau and floor, got {found}.")
+        if scale is not None and scale <= 0:
+            raise UsageError(f"rfa multiplies its features by a positive scale, got scale={scale}.")
         self.tau, self.denominator, self.floor = tau, denominator, floor
         self.scale = features**-0.5 if scale is None else scale
         self.gated = gate and self.pattern is Pattern.CAUSAL_SELF

@@ -90,7 +90,7 @@ def test_denominators_keep_their_distance_from_zero(denominator, expected):
     assert layer._divided(sums)[0, 0, :, 0].tolist() == expected
 
 
-@pytest.mark.parametrize("option", ["features=0", "tau=0.0", "floor=0.0"])
+@pytest.mark.parametrize("option", ["features=0", "tau=0.0", "floor=0.0", "scale=0.0"])
 def test_options_without_a_meaning_are_refused(option):
     with pytest.raises(UsageError, match=option):
         headwise(f"rfa({option})", Pattern.NONCAUSAL_SELF)

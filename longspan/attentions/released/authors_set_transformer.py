@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from longspan.attentions.base import Attention, AttentionMeta, Pattern
+from longspan.core.errors import UsageError
 from longspan.kernels.masked import masked_attention
 
 
@@ -75,6 +76,8 @@ class AuthorsSetTransformer(Attention):
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, bias=bias, **shell)
+        if points < 1:
+            raise UsageError(f"authors_set_transformer needs at least one inducing point, got points={points}.")
         self.inducing = nn.Parameter(torch.empty(1, points, self.inner))
         nn.init.xavier_uniform_(self.inducing)
         self.mab0 = MAB(self.inner, dim, self.inner, heads, norm=norm, bias=bias)

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
 from longspan.kernels.linear_attention import linear_attention
 from longspan.kernels.precision import at_least_single, without_autocast
 
@@ -32,6 +33,8 @@ class LRAFlowformer(HeadwiseAttention):
 
     def __init__(self, dim: int, heads: int, pattern: Pattern, *, eps: float = 1e-6, **shell: Any):
         super().__init__(dim, heads, pattern, **shell)
+        if eps < 0:
+            raise UsageError(f"lra_flowformer adds eps to features, got eps={eps}; choose 0 or a positive number.")
         self.eps = eps
 
     def attend(

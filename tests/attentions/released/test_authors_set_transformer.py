@@ -1,9 +1,11 @@
 """The authors' induced set attention: two whole blocks."""
 
+import pytest
 import torch
 
 from longspan import attentions
 from longspan.attentions import Pattern
+from longspan.core.errors import UsageError
 
 
 def build(pattern=Pattern.NONCAUSAL_SELF, **shell):
@@ -29,3 +31,8 @@ def test_a_query_that_sees_nothing_new_passes_through_its_own_projection():
 def test_another_inner_width_comes_back_to_that_of_the_tokens():
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     assert build(inner=16)(x).shape == x.shape
+
+
+def test_no_inducing_point_is_refused():
+    with pytest.raises(UsageError, match="points=0"):
+        attentions.get("authors_set_transformer(points=0)")(12, 2, Pattern.NONCAUSAL_SELF)

@@ -1,8 +1,10 @@
 """Flowformer as released for Long Range Arena: heads compete with one another, and padding takes part."""
 
+import pytest
 import torch
 
 from longspan.attentions import Pattern
+from longspan.core.errors import UsageError
 from tests.attentions.agreement import headwise
 
 NS = Pattern.NONCAUSAL_SELF
@@ -32,3 +34,8 @@ def test_padding_counts_as_tokens():
     mask[:, 5:] = False
     layer = headwise("lra_flowformer", NS)
     torch.testing.assert_close(layer(x, mask=mask), layer(x))
+
+
+def test_a_negative_eps_is_refused():
+    with pytest.raises(UsageError, match="choose 0 or a positive number"):
+        headwise("lra_flowformer(eps=-1.0)", NS)
