@@ -61,6 +61,7 @@ class CompressiveTransformer(RelativeAttention):
         dropout="weights",
         carries="segments",
         auxiliary_loss=True,
+        version=2,  # nothing lies between the compressed tokens and the memory
         remark="Linear in a text that is read in segments, which is what CAB's table counts; here a row is one.",
     )
     carry_type = Memories
