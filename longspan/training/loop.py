@@ -5,47 +5,44 @@ killed run therefore resumes from its last checkpoint with exactly the numbers o
 GPU up to the order of summation).
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
 from safetensors.torch import save
 from torch import nn
 
 from longspan.backbones.batch_norm import unsynchronised
 from longspan.core.atomic import temporary_beside
 from longspan.core.errors import RunFailed, UsageError
-from longspan.core.meter import Stopwatch, peak_memory_bytes
-from longspan.core.seeding import derive, seed_torch
+from longspan.core.seeding import derive
 from longspan.core.signals import deferred
 from longspan.datasets.base import Splits
-from longspan.kernels.context_parallel import shared
-from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task
-from longspan.tasks.row_draws import dealt
+from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, Task
 from longspan.training.activation_checkpointing import checkpoint_layers
+from longspan.training.autosave import Autosave
 from longspan.training.belongs import Belongs
 from longspan.training.ema import RunningAverage
 from longspan.training.evaluation import evaluate
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
-from longspan.training.order import order_of
 from longspan.training.parallel import check_parallel
 from longspan.training.pretraining import PRETRAINING, pretrain
 from longspan.training.progress import Progress
+from longspan.training.progress_meter import ProgressMeter
 from longspan.training.resume import Resumable
 from longspan.training.selection import Selection, Weights
 from longspan.training.sharding import in_one_piece, set_up, shard
-from longspan.training.streams import Streams
+from longspan.training.steps import Steps
 from longspan.training.update import make_update
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 NOTHING = Belongs()
-SAVE_EVERY_SECONDS = 5.0  # or less often, to leave 95 % of the time for training
+SAVE_EVERY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -88,9 +85,68 @@ def train(
     training after the current step, once it is saved. Several processes save, and react to a signal, only at
     evaluations, where they synchronise anyway.
     """
-    save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
     folder.mkdir(parents=True, exist_ok=True)
+    model = _on_device(task, model, recipe, fabric)
+    seconds_before = 0.0
+    if recipe.pretraining_steps:
+        stage = {"fabric": fabric, "seed": derive(seed, "pretraining"), "folder": folder / PRETRAINING}
+        seconds_before = pretrain(train, task, model, splits, protocol, **stage, belongs=belongs)
+    if recipe.parallel == "fsdp" and fabric.world_size > 1:
+        shard(model, fabric.device)
+    bare, optimizer = model, make_optimizer(model, recipe)
+    average = RunningAverage(bare, recipe.average)
+    selection = Selection(task.meta, recipe)
+    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection)
+    progress = resumable.resume(fabric)
+    if not progress.step:
+        progress.total_seconds += seconds_before
+    model, optimizer = set_up(model, optimizer, fabric)
+    train_feed, valid_feed, test_feed = (
+        task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
+    )
+    steps = Steps(task, bare, train_feed, recipe, fabric, seed)
+    steps.resume(progress.step, resumable.carry)
+    meter = ProgressMeter(progress, fabric)
+    autosave = Autosave(resumable, fabric, SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds)
+    update, stage = make_update(task, model, optimizer, recipe, fabric)
+    model.train()
+    if watch is not None:
+        watch(progress, recipe.steps)  # a resumed run shows its progress at once
+    with stage, deferred() as stopping:
+        while not selection.is_over(progress):
+            set_learning_rate(optimizer, learning_rate(recipe, progress.step))
+            for result in steps.run(progress.step, update):
+                meter.sums.add(result)
+            progress.step += 1
+            average.update(progress.step)
+            evaluates = recipe.evaluates_at(progress.step)
+            if evaluates:
+                meter.settle()
+                with average.in_place():
+                    _evaluate(task, model, valid_feed, recipe, progress, fabric)
+                    selection.update(progress, bare)
+                meter.sums.clear()
+            stops, saves = stopping.asked, autosave.is_due
+            if fabric.world_size > 1:
+                stops, saves = fabric.broadcast((stops, saves)) if evaluates else (False, False)
+            saves = saves or stops or selection.is_over(progress)
+            if saves:
+                if not evaluates:
+                    meter.settle()
+                autosave.save(progress, steps)
+            if evaluates or saves:
+                meter.resume_updates()
+            if stops:
+                stopping.now()
+            if watch is not None:
+                watch(progress, recipe.steps)
+    scores = functools.partial(evaluate, task, model, batch_size=recipe.evaluation_batch, fabric=fabric)
+    return _outcome(scores, bare, selection, progress, valid_feed, test_feed)
+
+
+def _on_device(task: Task, model: nn.Module, recipe: Recipe, fabric: "Fabric") -> nn.Module:
+    """The model where it is trained, unless several processes cannot train it as the recipe says."""
     if fabric.world_size > 1 and (alone := unsynchronised(model)):
         raise UsageError(
             f"{alone[0]} is a batch norm of torch, whose statistics are those of one process alone; use that of "
@@ -100,146 +156,7 @@ def train(
     if recipe.checkpoint_activations:
         checkpoint_layers(model)
     check_parallel(task, model, recipe, fabric.world_size)
-    before, sharded = 0.0, recipe.parallel == "fsdp" and fabric.world_size > 1
-    if recipe.pretraining_steps:
-        stage = {"fabric": fabric, "seed": derive(seed, "pretraining"), "folder": folder / PRETRAINING}
-        before = pretrain(train, task, model, splits, protocol, **stage, belongs=belongs)
-    if sharded:
-        shard(model, fabric.device)
-    bare, optimizer = model, make_optimizer(model, recipe)
-    average = RunningAverage(bare, recipe.average)
-    selection = Selection(task.meta, recipe)
-    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection)
-    progress = resumable.resume(fabric)
-    if not progress.step:
-        progress.total_seconds += before
-    model, optimizer = set_up(model, optimizer, fabric)
-    train_feed, valid_feed, test_feed = (
-        task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
-    )
-    device, place = str(fabric.device), (fabric.global_rank, fabric.world_size)
-    in_context = recipe.parallel == "context" and fabric.world_size > 1
-    rank, sharers = (0, 1) if in_context else place  # of the rows of a batch
-    order = order_of(train_feed, recipe, seed, sharers)
-
-    def rows_of(step: int) -> list[np.ndarray]:
-        """This process's rows of a step, part by part."""
-        return [rows[rank::sharers] for rows in order.parts(step)]
-
-    streams = Streams(task, bare, train_feed, fabric) if recipe.order == "streams" else None
-    if streams is not None and resumable.carry:
-        streams.load(resumable.carry, rows_of(progress.step - 1))
-    whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
-    spent, sums, pause = progress.total_seconds, TrainingSums(progress, fabric), save_every_seconds
-
-    def settle() -> None:
-        """Bring device-side sums, clocks and peak memory into `progress`."""
-        progress.train_seconds += stretch.elapsed()
-        progress.total_seconds = spent + whole.elapsed()
-        progress.peak_bytes = max(progress.peak_bytes, peak_memory_bytes(device))
-        progress.train_sums, progress.train_count = sums.totals()
-
-    def save() -> None:
-        nonlocal pause
-        since_save.restart()
-        state = resumable.state(progress, [] if streams is None else streams.state())
-        if fabric.is_global_zero:
-            resumable.save(state)
-        if save_every_seconds > 0:
-            pause = max(save_every_seconds, 20 * since_save.elapsed())
-        since_save.restart()
-
-    update, stage = make_update(task, model, optimizer, recipe, fabric)
-    model.train()
-    if watch is not None:
-        watch(progress, recipe.steps)  # a resumed run shows its progress at once
-    with stage, deferred() as stopping:
-        while not selection.is_over(progress):
-            step = progress.step
-            set_learning_rate(optimizer, learning_rate(recipe, step))
-            rows = rows_of(step)
-            with dealt(rank, sharers, derive(seed, "batch", step)):
-                seed_torch(derive(seed, "batch", step), device)
-                parts = [train_feed.batch(own) for own in rows]
-                parts = [task.tokens_of(part, *place) for part in parts] if in_context else parts
-            with dealt(rank, sharers, derive(seed, "step", step, 0)), shared(*(place if in_context else (0, 1))):
-                seed_torch(derive(seed, "step", step, fabric.global_rank), device)
-                results = update(parts if streams is None else streams.before(parts, rows))
-            if streams is not None:
-                streams.after(rows, results)
-            for result in results:
-                sums.add(result)
-            progress.step = step + 1
-            average.update(progress.step)
-            due = recipe.evaluates_at(progress.step)
-            if due:
-                settle()
-                with average.in_place():
-                    _evaluate(task, model, valid_feed, recipe, progress, fabric)
-                    selection.update(progress, bare)
-                sums.clear()
-            stop, late = stopping.asked, since_save.elapsed() > pause
-            if fabric.world_size > 1:
-                stop, late = fabric.broadcast((stop, late)) if due else (False, False)
-            if stop or late or selection.is_over(progress):
-                if not due:
-                    settle()
-                save()
-                due = True
-            if due:
-                stretch.restart()
-            if stop:
-                stopping.now()
-            if watch is not None:
-                watch(progress, recipe.steps)
-    assert progress.best_step is not None
-    reported, also = selection.reported(bare), None
-    if selection.also and progress.also_step != progress.best_step:
-        bare.load_state_dict(selection.also)
-        also = evaluate(task, model, test_feed, recipe.evaluation_batch, fabric)
-    bare.load_state_dict(reported)
-    test = evaluate(task, model, test_feed, recipe.evaluation_batch, fabric)
-    valid = _point(progress)
-    if recipe.selection == "mean_of_last":
-        valid = evaluate(task, model, valid_feed, recipe.evaluation_batch, fabric, validating=True)
-    if selection.also and also is None:
-        also = test
-    weights, also_weights = in_one_piece(bare.state_dict()), in_one_piece(selection.also)
-    return Trained(valid, test, progress.best_step, progress, weights, also, also_weights)
-
-
-class TrainingSums:
-    """What a step reports, summed on the device since the last evaluation.
-
-    Numbers are added one by one whether or not a run was interrupted, so that a resumed run is bitwise identical.
-    """
-
-    def __init__(self, progress: Progress, fabric: "Fabric"):
-        self._fabric = fabric
-        self._sums: dict[str, torch.Tensor] = {}
-        self._count: int | torch.Tensor = 0
-        if fabric.is_global_zero:  # what was saved is the total of all processes
-            self._sums = {n: self._number(value) for n, value in progress.train_sums.items()}
-            self._count = progress.train_count
-
-    def add(self, result: StepResult) -> None:
-        for name, value in result.sums.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.double()
-        self._count = self._count + result.count
-
-    def totals(self) -> tuple[dict[str, float], int]:
-        """The sums and the number of examples, over all processes."""
-        if self._fabric.world_size == 1:
-            return {name: float(value) for name, value in self._sums.items()}, int(self._count)
-        own = [*(self._sums[name] for name in sorted(self._sums)), self._number(float(self._count))]
-        *totals, count = self._fabric.all_reduce(torch.stack(own), reduce_op="sum").tolist()  # type: ignore[union-attr]
-        return dict(zip(sorted(self._sums), totals, strict=True)), int(count)
-
-    def clear(self) -> None:
-        self._sums, self._count = {}, 0
-
-    def _number(self, value: float) -> torch.Tensor:
-        return torch.tensor(value, dtype=torch.float64, device=self._fabric.device)
+    return model
 
 
 def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress: Progress, fabric: "Fabric") -> None:
@@ -260,6 +177,30 @@ def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress
         raise RunFailed(f"The validation loss is not a number at step {progress.step}; lower the learning rate.")
     progress.curve.append(point | {f"valid_{name}": value for name, value in result.metrics.items()})
     progress.train_sums, progress.train_count, progress.valid_count = {}, 0, result.count
+
+
+def _outcome(
+    scores: Callable[..., Evaluation],
+    model: nn.Module,
+    selection: Selection,
+    progress: Progress,
+    valid_feed: Feed,
+    test_feed: Feed,
+) -> Trained:
+    """The scores of the selected weights, which are loaded into the model."""
+    assert progress.best_step is not None
+    reported, also = selection.reported(model), None
+    if selection.also and progress.also_step != progress.best_step:
+        model.load_state_dict(selection.also)
+        also = scores(feed=test_feed)
+    model.load_state_dict(reported)
+    test = scores(feed=test_feed)
+    if selection.also and also is None:
+        also = test
+    averaged = selection.recipe.selection == "mean_of_last"
+    valid = scores(feed=valid_feed, validating=True) if averaged else _point(progress)
+    weights, also_weights = in_one_piece(model.state_dict()), in_one_piece(selection.also)
+    return Trained(valid, test, progress.best_step, progress, weights, also, also_weights)
 
 
 def _point(progress: Progress) -> Evaluation:

@@ -15,10 +15,10 @@ from longspan import attentions
 from longspan.core.errors import RunFailed, UsageError
 from longspan.runs.fabric import make_fabric
 from longspan.tasks.base import Evaluation, StepResult
-from longspan.training import checkpoint, loop
-from longspan.training.loop import TrainingSums
+from longspan.training import autosave, checkpoint, loop, progress_meter
 from longspan.training.order import ExampleOrder
 from longspan.training.progress import Progress
+from longspan.training.progress_meter import TrainingSums
 from longspan.training.selection import Selection
 from tests.training.copying import Copying
 from tests.training.small import RULES, TASK, small_splits, train_small
@@ -376,10 +376,10 @@ def test_a_resumed_run_goes_on_counting_time_and_resumptions(tmp_path):
 
 
 def test_the_peak_of_memory_is_that_of_all_stretches_of_a_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "peak_memory_bytes", lambda device: 9_000)
+    monkeypatch.setattr(progress_meter, "peak_memory_bytes", lambda device: 9_000)
     with pytest.raises(Killed):
         train_small(tmp_path, watch=kill_at(4), save_every_seconds=-1.0)
-    monkeypatch.setattr(loop, "peak_memory_bytes", lambda device: 2_000)
+    monkeypatch.setattr(progress_meter, "peak_memory_bytes", lambda device: 2_000)
     assert train_small(tmp_path).progress.peak_bytes == 9_000
 
 
@@ -417,19 +417,19 @@ def test_ctrl_c_finishes_the_step_saves_and_the_next_call_goes_on(unbroken, tmp_
 
 
 def test_ctrl_c_at_the_worst_moment_loses_nothing(tmp_path, monkeypatch):
-    class Unlucky(loop.Stopwatch):
+    class Unlucky(autosave.Stopwatch):
         """The signal arrives after the loop has looked for it, while it asks whether saving is due."""
 
         asked = 0
 
         def elapsed(self):
-            if self.device == "cpu" and threading.current_thread() is threading.main_thread():
+            if threading.current_thread() is threading.main_thread():
                 Unlucky.asked += 1
                 if Unlucky.asked == 4:
                     signal.raise_signal(signal.SIGINT)
             return super().elapsed()
 
-    monkeypatch.setattr(loop, "Stopwatch", Unlucky)
+    monkeypatch.setattr(autosave, "Stopwatch", Unlucky)
     with pytest.raises(KeyboardInterrupt):
         train_small(tmp_path)
     state, _ = checkpoint.latest(tmp_path)
