@@ -5,64 +5,35 @@ import functools
 import json
 import multiprocessing
 import os
-import signal
 import sys
-import time
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from longspan.backbones.parameters import count, without_numbers
-from longspan.backbones.slots import filled
-from longspan.core import audit, litter, meter, mirror, signals
-from longspan.core.atomic import storage_errors, write_json
+from longspan.backbones.parameters import without_numbers
+from longspan.core import litter, mirror, signals
+from longspan.core.atomic import storage_errors
 from longspan.core.environment import choose_device, hardware
-from longspan.core.errors import Crowded, LongspanError, RunFailed, UsageError
-from longspan.core.lease import Lease, LeaseLost
+from longspan.core.errors import RunFailed, UsageError
+from longspan.core.lease import LeaseLost
 from longspan.core.lock import Busy, only_one
 from longspan.core.parent import die_with_parent
-from longspan.core.pulse import Pulse
 from longspan.core.threads import one_thread
-from longspan.datasets.base import Splits
-from longspan.efficiency.memory import is_out_of_memory
 from longspan.results import card as cards
 from longspan.results.store import Store
 from longspan.runs.answered import answer
-from longspan.runs.cell import Cell, RunPlan, first_line
-from longspan.runs.checked import PluginCheck, check_plugin
-from longspan.runs.describe import describe, files_of, nothing_reached, outcome
-from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
-from longspan.runs.folder import BEGUN, begin, belonging, folder_name, mark_shared, tidy
-from longspan.runs.initial import start_from
-from longspan.training.belongs import Belongs
-from longspan.training.display import Logs, progress_bar
-from longspan.training.loop import train
+from longspan.runs.attempt import Attempt, train_cell
+from longspan.runs.cell import Cell, RunPlan
+from longspan.runs.checked import check_plugin
+from longspan.runs.describe import nothing_reached
+from longspan.runs.fabric import choose_precision, make_fabric
+from longspan.runs.folder import BEGUN, begin, belonging, folder_name, tidy
 from longspan.training.parallel import check_parallel
-from longspan.training.progress import Progress
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt at a cell: whose run it is, where its files are, and on what it runs."""
-
-    belongs: Belongs
-    folder: Path
-    store: Store
-    lease: Lease
-    device: str
-    precision: str
-    devices: int
-    weights: bool
-    progress: bool
-    checked: PluginCheck
-    shared: bool  # others use the device, or did during an earlier part of the run
-    shared_now: bool
 
 
 def run(
@@ -128,7 +99,7 @@ def run(
         fabric = make_fabric(device, precision, devices)
         try:
             if devices == 1:
-                card = _train_cell(fabric, plan, splits, attempt)
+                card = train_cell(fabric, plan, splits, attempt)
             else:
                 card = _train_in_ranks(fabric, plan, data, real, parallel, attempt)
         except LeaseLost as lost:
@@ -204,7 +175,7 @@ def _train_in_each(
     try:
         with signals.raised():
             plan = _planned(cell, parallel)
-            return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data, real=real), attempt)
+            return train_cell(fabric, plan, plan.task.splits(plan.protocol, data, real=real), attempt)
     except signals.Stopped as stop:
         return stop.number
 
@@ -216,108 +187,3 @@ def _card_of_the_dead(plan: RunPlan, reason: str, attempt: Attempt) -> cards.Car
         raise RunFailed(f"{plan.title} failed: {reason}")
     card = json.loads(begun.read_text()) | nothing_reached() | {"status": "fail", "reason": reason}
     return cards.read(attempt.store.add(card))
-
-
-def _train_cell(fabric: "Fabric", plan: RunPlan, splits: Splits, attempt: Attempt) -> cards.Card:
-    """Train in this process (or in each of several) and write the card, whether it went well or not."""
-    folder, device, devices, checked = attempt.folder, attempt.device, attempt.devices, attempt.checked
-    shared = attempt.shared
-    started = time.perf_counter()
-    meter.reset_peak_memory(device)
-    energy, neighbours = meter.EnergyMeter(device), meter.Neighbours(device)
-    with audit.reading() as read:
-        model = plan.model()
-    if plan.protocol.recipe.initial_weights is not None:
-        start_from(model, plan.protocol.recipe.initial_weights)
-    parameters, slots = count(model), filled(model)
-    compile_long_runs(model, device, plan.protocol.recipe)
-    read = list(dict.fromkeys([*checked.read, *read]))
-    described = describe(plan, splits, parameters, slots, read, device, attempt.precision, devices)
-    described |= {} if checked.conformance is None else {"conformance": checked.conformance}
-    if fabric.is_global_zero:
-        write_json(folder / BEGUN, described)  # for the card of a process that dies
-    logs = Logs(folder) if fabric.is_global_zero else None
-    pulse = Pulse(folder)
-    trained, reason, state = None, None, Progress()
-    recipe = plan.protocol.recipe
-    with progress_bar(
-        plan.title, recipe.steps, plan.task.meta.selection_metric, attempt.progress and fabric.is_global_zero
-    ) as bar:
-
-        def watch(now: Progress, steps: int) -> None:
-            nonlocal state, shared
-            state = now
-            if now.step % recipe.evaluate_every == 0:
-                attempt.lease.check()
-                neighbours.look()
-                if neighbours.seen and not shared and fabric.is_global_zero:
-                    shared = True
-                    mark_shared(folder)
-            if logs is not None:
-                logs.update(now)
-                pulse(now.step, steps)
-            if bar is not None:
-                bar(now, steps)
-
-        try:
-            with signals.raised((signal.SIGINT,)):
-                trained = train(
-                    *(plan.task, model, splits, plan.protocol),
-                    fabric=fabric,
-                    seed=plan.cell.seed,
-                    folder=folder,
-                    belongs=attempt.belongs,
-                    watch=watch,
-                )
-            state = trained.progress
-        except signals.Stopped:
-            meter.synchronize(device)  # unfinished work on a shared GPU would end its other cells too
-            raise
-        except BaseException as error:  # a plug-in may raise anything at all, SystemExit and KeyboardInterrupt included
-            neighbours.look()
-            reason = _reason(
-                error, plan, device, crowded=devices == 1 and (attempt.shared_now or neighbours.seen is True)
-            )
-        finally:
-            if logs is not None:
-                logs.close()
-    card = described | outcome(plan, splits, trained, state)
-    card |= {
-        "status": "ok" if trained else "fail",
-        "reason": reason,
-        "memory": {"peak_bytes": max(state.peak_bytes, meter.peak_memory_bytes(device))},
-        "energy": None if shared or neighbours.seen else _whole_energy(energy, state),
-        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
-    card["timing"]["shared"] = shared or neighbours.seen  # the times mean little
-    card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
-    if fabric.is_global_zero:
-        attempt.lease.check()  # two processes that run one cell must not both write a card
-        card = cards.read(attempt.store.add(card, files_of(folder, trained, weights=attempt.weights)))
-    return card
-
-
-def _reason(error: BaseException, plan: RunPlan, device: str, *, crowded: bool) -> str:
-    """Why a cell failed, for its card; an error that is not the cell's own is raised again."""
-    if is_out_of_memory(error):
-        if crowded:
-            raise Crowded(
-                f"{plan.title} was out of memory on {device}, which others use as well; what was saved of it is kept. "
-                "Let it have the device to itself, or let fewer share it (--share)."
-            ) from error
-        recipe = plan.protocol.recipe
-        return (
-            f"out of memory on {device} at batch size {recipe.batch_size // recipe.accumulate}; "
-            "choose a smaller one with --set recipe.batch_size, or a larger recipe.accumulate"
-        )
-    if isinstance(error, RunFailed):
-        return str(error)
-    if isinstance(error, LongspanError) or plan.is_builtin:
-        raise error
-    return first_line(error)
-
-
-def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float] | None:
-    """Joules of the whole run: unknown for a run that was interrupted."""
-    joules = None if state.resumed else energy.joules()
-    return None if joules is None else {"joules": joules}

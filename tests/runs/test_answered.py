@@ -15,7 +15,7 @@ from longspan.datasets import get
 from longspan.datasets.imdb import Data
 from longspan.results import card as cards
 from longspan.results.store import Store
-from longspan.runs import Cell, folder, train
+from longspan.runs import Cell, attempt, folder
 from longspan.training import checkpoint, loop
 from tests.runs.test_runs import DATA, PLUGIN, TINY, no_training, only_card
 
@@ -51,7 +51,7 @@ def killed(run, monkeypatch):
             return loop.train(*args, watch=dies, save_every_seconds=-1.0, **rest)
 
         with monkeypatch.context() as patch:
-            patch.setattr(train, "train", watched)
+            patch.setattr(attempt, "train", watched)
             with pytest.raises(KeyboardInterrupt):
                 run(cell, **how)
 
@@ -159,14 +159,14 @@ def test_a_malformed_checkpoint_fails_no_retry(run, killed, tmp_path, content):
 
 def refused(run, monkeypatch, **how):
     with monkeypatch.context() as patch:
-        patch.setattr(train, "train", no_training)
+        patch.setattr(attempt, "train", no_training)
         with pytest.raises(AssertionError, match="trained again"):
             run(**how)
 
 
 def answered(run, monkeypatch, **how):
     with monkeypatch.context() as patch:
-        patch.setattr(train, "train", no_training)
+        patch.setattr(attempt, "train", no_training)
         return run(**how)
 
 

@@ -21,7 +21,7 @@ from longspan.core.environment import choose_device
 from longspan.core.errors import Crowded, PluginError, RunFailed, StorageError, UnsupportedPattern, UsageError
 from longspan.results.store import Store
 from longspan.results.verify import verify
-from longspan.runs import Cell, fingerprint, train
+from longspan.runs import Cell, attempt, fingerprint, train
 from longspan.runs.folder import belonging
 
 ROOT = Path(__file__).parents[1]
@@ -169,7 +169,7 @@ def test_a_run_that_another_machine_took_over_stops_and_waits_for_its_card(run, 
     """The other machine dies in turn, and the first continues the run."""
     monkeypatch.setattr(lease, "PATIENCE", 0.3)
     monkeypatch.setattr(lock, "POLL_AFAR", 0.02)
-    trained, calls = train.train, []
+    trained, calls = attempt.train, []
 
     def taken_over(*arguments, folder, **how):
         calls.append(folder)
@@ -178,7 +178,7 @@ def test_a_run_that_another_machine_took_over_stops_and_waits_for_its_card(run, 
             (folder / ".lock.2.lease").write_text(f"{'f' * 32} 000000000000\n{theirs}\n")
         return trained(*arguments, folder=folder, **how)
 
-    monkeypatch.setattr(train, "train", taken_over)
+    monkeypatch.setattr(attempt, "train", taken_over)
     card = run()
     assert only_card(tmp_path / "out")[1] == card
     assert len(calls) == 2
@@ -256,7 +256,7 @@ def test_the_same_seed_gives_the_same_card_and_another_seed_another(run, tmp_pat
 
 def test_a_finished_cell_is_answered_from_its_card(run, monkeypatch):
     card = run()
-    monkeypatch.setattr(train, "train", no_training)
+    monkeypatch.setattr(attempt, "train", no_training)
     assert run() == card
     with pytest.raises(AssertionError, match="trained again"):
         run(seed=1)
@@ -266,7 +266,7 @@ def test_a_pair_among_the_overrides_does_not_hide_a_finished_cell(run, tmp_path,
     overrides = TINY | {"recipe.betas": (0.8, 0.9)}
     card = run(overrides=overrides)
     assert card["settings"]["recipe"]["betas"] == [0.8, 0.9]
-    monkeypatch.setattr(train, "train", no_training)
+    monkeypatch.setattr(attempt, "train", no_training)
     assert run(overrides=overrides) == card
     assert runs.load(only_card(tmp_path / "out")[0]) is not None
 
@@ -334,7 +334,7 @@ def test_a_built_in_with_other_outputs_is_trained_again(run, changed_softmax, mo
     first = run()
     changed_softmax()
     assert run()["curve"] != first["curve"]
-    monkeypatch.setattr(train, "train", no_training)
+    monkeypatch.setattr(attempt, "train", no_training)
     assert run()["curve"] != first["curve"]
 
 
@@ -344,7 +344,7 @@ def test_a_card_from_before_versions_answers_its_cell(run, tmp_path, monkeypatch
     old = card | {"settings": settings | {"mechanism_sha256": "a" * 64}, "files": {}, "files_sha256": {}}
     out = tmp_path / "before"
     Store(out / "cards").add({name: value for name, value in old.items() if name != "sha256"})
-    monkeypatch.setattr(train, "train", no_training)
+    monkeypatch.setattr(attempt, "train", no_training)
     assert run(out=out)["settings"] == old["settings"]
 
 
@@ -382,7 +382,7 @@ def test_an_edited_plug_in_is_a_new_run(run, plugin, tmp_path, monkeypatch):
     assert second["settings"]["mechanism_sha256"] != first["settings"]["mechanism_sha256"]
     assert second["curve"] != first["curve"]
     assert len(list(Store(tmp_path / "out" / "cards").entries())) == 2
-    monkeypatch.setattr(train, "train", no_training)
+    monkeypatch.setattr(attempt, "train", no_training)
     assert run(plugin("v = 0.5 * v + 0.25")) == second
 
 
@@ -431,7 +431,7 @@ def test_a_plug_in_that_cannot_be_built_is_one_sentence(run, plugin, tmp_path):
 
 
 def test_a_built_in_that_needs_more_memory_than_there_is_leaves_a_card(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "train", lambda *_, **__: torch.empty(2**60))
+    monkeypatch.setattr(attempt, "train", lambda *_, **__: torch.empty(2**60))
     with pytest.raises(RunFailed, match="out of memory on cpu at batch size 8; choose a smaller one"):
         run()
     assert only_card(tmp_path / "out")[1]["status"] == "fail"
@@ -440,7 +440,7 @@ def test_a_built_in_that_needs_more_memory_than_there_is_leaves_a_card(run, tmp_
 def test_what_is_out_of_memory_beside_others_has_no_card_and_goes_on_alone(run, tmp_path, monkeypatch):
     """Running out of memory on a device shared with others says nothing about the mechanism: a card would be wrong."""
     whole = run(out=tmp_path / "whole")
-    told = train.train
+    told = attempt.train
 
     def cramped(*arguments, watch, **how):
         def look(now, steps):
@@ -450,12 +450,12 @@ def test_what_is_out_of_memory_beside_others_has_no_card_and_goes_on_alone(run, 
 
         return told(*arguments, watch=look, **how)
 
-    monkeypatch.setattr(train, "train", cramped)
+    monkeypatch.setattr(attempt, "train", cramped)
     monkeypatch.setattr("longspan.training.loop.SAVE_EVERY_SECONDS", -1.0)
     with pytest.raises(Crowded, match="which others use as well; what was saved of it is kept"):
         run(shared=True)
     assert list(Store(tmp_path / "out" / "cards").entries()) == []
-    monkeypatch.setattr(train, "train", told)
+    monkeypatch.setattr(attempt, "train", told)
     card = run()
     assert card["timing"]["resumed"] == 1
     assert card["timing"]["shared"]
@@ -466,7 +466,7 @@ def test_an_error_of_our_own_is_not_blamed_on_a_mechanism(run, tmp_path, monkeyp
     def broken(*_, **__):
         raise KeyError("ours")
 
-    monkeypatch.setattr(train, "train", broken)
+    monkeypatch.setattr(attempt, "train", broken)
     with pytest.raises(KeyError, match="ours"):
         run()
     assert list(Store(tmp_path / "out" / "cards").entries()) == []
