@@ -38,7 +38,7 @@ The rules, which every rendering repeats:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,15 +83,7 @@ def board(
     """
     cards, checks = list(cards), Checks(conformance)
     suite = _suite(suite, cards)
-    chosen = newest(
-        card
-        for card in cards
-        if card["task"] in {*suite.tasks, *suite.tasks_under(protocol)}
-        and (card["protocol"], card["tier"]) == (protocol, tier)
-        and pattern in (None, card["pattern"])
-        and suite.slots.get(card["task"], card["pattern"]) == card["pattern"]
-        and is_on_board(card, suite, kind_of(data))
-    )
+    chosen = newest(_chosen(cards, suite, protocol, tier, pattern, kind_of(data)))
     pattern = _only_pattern(chosen, suite) if pattern is None and not suite.slots else pattern
     suite = suite.under(pattern or USUAL_PATTERN)
     if suite.measures and (tier, kind_of(data)) != ("full", REAL):
@@ -105,21 +97,12 @@ def board(
     several = bool(suite.slots) or data == STANDIN
     kept, others = alike((card for card, reason in official if reason is None), several_patterns=several)
     off = [_off(card, reason) for card, reason in (*((c, r) for c, r in official if r is not None), *others)]
-    oversized = {row_key(card, suite) for card in kept if card["parameters"]["within_rule"] is False}
-    groups: dict[str, list[Card]] = defaultdict(list)
-    for card in kept:
-        if card["fidelity"]:
-            groups["fidelity"].append(card)
-        elif card["track"] == "free" or row_key(card, suite) in oversized:
-            groups["free"].append(card)
-        else:
-            groups["rows"].append(card)
     passed = {key: checks.of(own) for key, own in by_row(kept, suite).items()}
     sound = [card for card in kept if passed[row_key(card, suite)].status != "broken"]
     common = common_columns(sound or kept, columns)
     sections = {
-        name: make_rows(groups[name], columns, common, passed, rank=name != "fidelity")
-        for name in ("rows", "free", "fidelity")
+        name: make_rows(own, columns, common, passed, rank=name != "fidelity")
+        for name, own in _sections(kept, suite).items()
     }
     beside = paper_rows(table, suite)
     for name in ("rows", "fidelity"):  # the rules forbid it for the free track
@@ -138,6 +121,35 @@ def board(
         paper=paper_of(table, beside, suite),
         **sections,
     )
+
+
+def _chosen(
+    cards: Sequence[Card], suite: Suite, protocol: str, tier: str, pattern: str | None, data: str
+) -> Iterator[Card]:
+    tasks = {*suite.tasks, *suite.tasks_under(protocol)}
+    for card in cards:
+        if (
+            card["task"] in tasks
+            and (card["protocol"], card["tier"]) == (protocol, tier)
+            and pattern in (None, card["pattern"])
+            and suite.slots.get(card["task"], card["pattern"]) == card["pattern"]
+            and is_on_board(card, suite, data)
+        ):
+            yield card
+
+
+def _sections(cards: Sequence[Card], suite: Suite) -> dict[str, list[Card]]:
+    """The cards of the fixed track, of the free one, and of bug-compatible twins."""
+    oversized = {row_key(card, suite) for card in cards if card["parameters"]["within_rule"] is False}
+    sections: dict[str, list[Card]] = {"rows": [], "free": [], "fidelity": []}
+    for card in cards:
+        if card["fidelity"]:
+            sections["fidelity"].append(card)
+        elif card["track"] == "free" or row_key(card, suite) in oversized:
+            sections["free"].append(card)
+        else:
+            sections["rows"].append(card)
+    return sections
 
 
 def _only_pattern(cards: Sequence[Card], suite: Suite) -> str | None:

@@ -105,9 +105,6 @@ def boards(
     if published and tables and data not in (None, REAL):
         raise UsageError(f"Published numbers stand beside real data, not beside {data}; leave out --data.")
 
-    def group(card: Card) -> tuple[str, str, str, str | None]:
-        return card["protocol"], card["tier"], kind_on_board(card, suite), pattern if suite.slots else card["pattern"]
-
     chosen = [
         card
         for card in cards
@@ -118,9 +115,7 @@ def boards(
         and suite.slots.get(card["task"], card["pattern"]) == card["pattern"]
         and data in (None, kind_on_board(card, suite))
     ]
-    groups, fetched = {group(card) for card in chosen}, {group(card) for card in chosen if not is_generated(card)}
-    if data is None:  # cards on generated data go on the board of stand-ins, if there is one
-        groups = {one for one in groups if one in fetched or (*one[:2], STANDIN, one[3]) not in groups}
+    groups = _groups(chosen, suite, pattern, any_data=data is None)
     if published and tables:  # a named table is shown alone, without boards that cannot have it
         groups = {group for group in groups if group[1:3] == ("full", REAL)}
     if tier in (None, "full") and data in (None, REAL):
@@ -130,6 +125,22 @@ def boards(
         shown = tables.get(one_pattern or "") if (one_tier, kind) == ("full", REAL) else None
         how: dict[str, Any] = {"data": kind, "published": shown, "conformance": conformance}
         yield board(cards, suite.under(one_pattern), one_protocol, one_tier, one_pattern, **how)
+
+
+def _groups(
+    cards: Sequence[Card], suite: Suite, pattern: str | None, *, any_data: bool
+) -> set[tuple[str, str, str, str | None]]:
+    """Protocol, tier, kind of data and pattern of every board; one of a suite with slots has several patterns."""
+
+    def group(card: Card) -> tuple[str, str, str, str | None]:
+        return card["protocol"], card["tier"], kind_on_board(card, suite), pattern if suite.slots else card["pattern"]
+
+    groups = {group(card) for card in cards}
+    if not any_data:
+        return groups
+    fetched = {group(card) for card in cards if not is_generated(card)}
+    # Cards on generated data go on the board of stand-ins, if there is one.
+    return {one for one in groups if one in fetched or (*one[:2], STANDIN, one[3]) not in groups}
 
 
 def _belongs(card: Card, suite: Suite) -> bool:
