@@ -6,16 +6,16 @@ Functions that exist elsewhere already (`check`, `load`, `board`) are offered as
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from longspan import attentions, backbones, datasets, probes, rules, runs, suites, tasks
-from longspan.attentions import Pattern
+from longspan.attentions import Mechanism, Pattern
 from longspan.core.errors import LongspanError, UnknownName, UnsupportedPattern, UsageError, did_you_mean
 from longspan.core.spec import Spec
-from longspan.probes.ask import ask as put
+from longspan.probes.ask import ask as ask_trained
 from longspan.published.sizes import PrintedSize, sizes
 from longspan.results.card import Card
 from longspan.results.catalogue import KINDS, SCHEMA, Entry, write_shipped
@@ -71,7 +71,7 @@ def ask(
     probes.get(question)  # raises for an unknown question before a model is loaded
     with trusted(attention, trust=trust):  # a question may rebuild the network
         trained = load_trained(card, data=data, device=device, attention=attention, trust=trust)
-        return put(question, trained, samples=samples, seed=seed, out=out)
+        return ask_trained(question, trained, samples=samples, seed=seed, out=out)
 
 
 def params(
@@ -90,33 +90,44 @@ def params(
         longspan.params(["listops"], ["softmax", "performer(features=64)"])
     """
     chosen = list(map(attentions.get, mechanisms or attentions.names()))
-    asked = {Pattern.parse(word.strip()) for word in pattern.split("+")} if pattern else set()
-    under, own = protocol or "longspan", {str(one) for one in chosen}
-    cells: dict[Counted, None] = {}
-    for name in names or tasks.names():
-        task = tasks.get(name)
-        slots = dict.fromkeys(task.meta.slots.values())
-        if names:
-            task.protocol(under, tier)  # raises if the task does not have it
-        elif (under, tier) not in task.protocols or not asked <= set(slots):
-            continue
-        for patterns in map(task.patterns, [pattern] if pattern else slots):
-            fitting = (str(one) for one in chosen if set(patterns) <= set(one.meta.patterns))
-            cells |= dict.fromkeys((name, one, "+".join(patterns), under) for one in fitting)
+    asked, under = _patterns_in(pattern), protocol or "longspan"
+    own = {str(one) for one in chosen}
     printed = {
         cell: size
         for cell, size in _printed(names or tasks.names(), tier).items()
         if protocol in (None, size.protocol)
         and (not mechanisms or cell[1] in own)
-        and (not asked or asked == set(size.pattern.split("+")))
+        and (not asked or asked == _patterns_in(size.pattern))
     }
-    cells |= dict.fromkeys(printed)
+    cells = dict.fromkeys([*_fitting(names, chosen, pattern, under, tier), *printed])
     if not cells and mechanisms:
         where = f"as {pattern}" if pattern else f"in any slot of {', '.join(names or tasks.names())}"
         raise UnsupportedPattern(f"{', '.join(mechanisms)} cannot run {where} ({under}, {tier}); name another.")
     if not cells:
         raise UsageError(f"No task has the protocol {under!r} with tier {tier!r}; see longspan list protocols.")
     return [_parameters(cell, tier, printed.get(cell)) for cell in cells]
+
+
+def _patterns_in(words: str | None) -> set[Pattern]:
+    """The patterns in words such as NS+CS."""
+    return {Pattern.parse(word.strip()) for word in words.split("+")} if words else set()
+
+
+def _fitting(
+    names: Sequence[str] | None, mechanisms: Sequence[Mechanism], pattern: str | None, protocol: str, tier: str
+) -> Iterator[Counted]:
+    """Every mechanism in every pattern of every task that it can run in; all tasks without `names`."""
+    for name in names or tasks.names():
+        task = tasks.get(name)
+        slots = dict.fromkeys(task.meta.slots.values())
+        if names:
+            task.protocol(protocol, tier)  # raises if the task does not have it
+        elif (protocol, tier) not in task.protocols or not _patterns_in(pattern) <= set(slots):
+            continue
+        for patterns in map(task.patterns, [pattern] if pattern else slots):
+            for mechanism in mechanisms:
+                if set(patterns) <= set(mechanism.meta.patterns):
+                    yield name, str(mechanism), "+".join(patterns), protocol
 
 
 def _printed(names: Sequence[str], tier: str) -> dict[Counted, PrintedSize]:
