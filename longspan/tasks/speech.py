@@ -31,7 +31,7 @@ from longspan.tasks.speech_feed import END, Hearing, SpeechFeed
 from longspan.tasks.speech_sound import Samples, Voice, distortion, sound
 
 Mels = Float[Tensor, "b n mels"]
-TOLD = ("mcd_told", "msd_told")
+TEACHER_FORCED = ("mcd_told", "msd_told")
 LONGEST_FRAMES, LONGEST_TOKENS = 870, 174  # of a clip of LJSpeech, about
 UNKNOWN = 3
 
@@ -69,7 +69,7 @@ class SpeechTask(Task):
         """Normalised mels of free-running synthesis, and the frames of each row."""
 
     @abstractmethod
-    def told(self, model: nn.Module, batch: Any) -> tuple[Mels, dict[str, Tensor], Any]:
+    def teacher_forced(self, model: nn.Module, batch: Any) -> tuple[Mels, dict[str, Tensor], Any]:
         """Mels under teacher forcing, the terms of the loss, and what else was predicted."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class SpeechTask(Task):
     @abstractmethod
     def counts(self, batch: Any) -> Mapping[str, int | Tensor]: ...
 
-    def errors(self, batch: Any, told: Any) -> dict[str, Tensor]:
+    def errors(self, batch: Any, predicted: Any) -> dict[str, Tensor]:
         """Errors of each clip other than in its sound, and the counts by which their sums are divided."""
         return {}
 
@@ -139,7 +139,7 @@ class SpeechTask(Task):
     def loss(self, model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> StepResult:
         if smoothing:
             raise UsageError(f"Speech has no labels to smooth, so recipe.label_smoothing must be 0, got {smoothing}.")
-        _, means, _ = self.told(model, batch)
+        _, means, _ = self.teacher_forced(model, batch)
         loss, samples, counts = torch.stack(list(means.values())).sum(), self.samples_in(batch), self.counts(batch)
         sums = {name: mean.detach() * samples for name, mean in ({"loss": loss} | means).items()}
         return StepResult(loss, sums, samples, {name: (mean, counts[name]) for name, mean in means.items()})
@@ -152,7 +152,7 @@ class SpeechTask(Task):
         assert isinstance(feed, SpeechFeed)
         means, hearing = Means(), feed.hearing
         for _, batch in feed.in_batches(rows, batch_size):
-            means.add(self.told(model, batch)[1], self.counts(batch))
+            means.add(self.teacher_forced(model, batch)[1], self.counts(batch))
         heard, found = rows if hearing.heard is None else rows[rows < hearing.heard], Columns()
         for places, batch in feed.in_batches(heard, batch_size):
             true = sound(feed, batch.mel, batch.frames, hearing.validation_turns)
@@ -167,22 +167,23 @@ class SpeechTask(Task):
         means, found, samples, turns = Means(), Columns(), Samples(feed.split.texts), feed.hearing.turns
         for places, batch in feed.in_batches(rows, batch_size):
             spoken_mel, spoken_frames = self.speak(model, batch)
-            told_mel, terms, told = self.told(model, batch)
+            forced_mel, terms, predicted = self.teacher_forced(model, batch)
             means.add(terms, self.counts(batch))
             true, made = sound(feed, batch.mel, batch.frames, turns), sound(feed, spoken_mel, spoken_frames, turns)
-            far, far_told = distortion(true, made), distortion(true, sound(feed, told_mel, batch.frames, turns))
+            far = distortion(true, made)
+            far_forced = distortion(true, sound(feed, forced_mel, batch.frames, turns))
             found.add(
                 places,
                 {
                     "mcd_cost": far.mcd,
                     "msd_cost": far.msd,
-                    "mcd_told_cost": far_told.mcd,
-                    "msd_told_cost": far_told.msd,
+                    "mcd_told_cost": far_forced.mcd,
+                    "msd_told_cost": far_forced.msd,
                     "reference_frames": far.reference_frames,
                     "made_frames": far.made_frames,
                     "frames": spoken_frames,
                     "true_frames": batch.frames,
-                    **self.errors(batch, told),
+                    **self.errors(batch, predicted),
                 },
             )
             samples.add(rows[places], made, true)
@@ -196,8 +197,8 @@ class SpeechTask(Task):
         scores = {"mcd_loss": over_corpus(predictions["mcd_cost"], true)}
         if "made_frames" not in predictions:
             return scores
-        for name in ("mcd", "msd", *TOLD):
-            frames = true if name in TOLD else predictions["made_frames"]
+        for name in ("mcd", "msd", *TEACHER_FORCED):
+            frames = true if name in TEACHER_FORCED else predictions["made_frames"]
             scores[name] = over_corpus(predictions[f"{name}_cost"], frames)
         away = np.abs(predictions["frames"].astype(np.int64) - predictions["true_frames"])
         scores["length_error"] = over_corpus(away, predictions["true_frames"])

@@ -109,7 +109,7 @@ class TTSFastSpeech2(SpeechTask):
         spoken = model(batch.tokens, batch.lengths, batch.tops)
         return spoken.mel, spoken.frames
 
-    def told(self, model: nn.Module, batch: AlignedBatch) -> tuple[Mels, dict[str, Tensor], Spoken]:
+    def teacher_forced(self, model: nn.Module, batch: AlignedBatch) -> tuple[Mels, dict[str, Tensor], Spoken]:
         known = batch.durations, batch.pitch, batch.energy
         said = model(batch.tokens, batch.lengths, batch.tops, *known, width=batch.mel.shape[1])
         frame, phone = (
@@ -130,12 +130,12 @@ class TTSFastSpeech2(SpeechTask):
         """Sentences."""
         return len(batch.tokens)
 
-    def errors(self, batch: AlignedBatch, told: Spoken) -> dict[str, Tensor]:
+    def errors(self, batch: AlignedBatch, predicted: Spoken) -> dict[str, Tensor]:
         """Without the end token, which has no duration; pitch only of phones that have one."""
         phone = real(batch.lengths - 1, batch.tokens.shape[1])
         sounds = phone & (batch.durations > 0)
-        late = whole_durations(told.log_durations, MOST) - batch.durations
-        hertz = told.pitch.float().expm1() - batch.pitch.expm1()
+        late = whole_durations(predicted.log_durations, MOST) - batch.durations
+        hertz = predicted.pitch.float().expm1() - batch.pitch.expm1()
         return {
             "duration_cost": (late.abs() * phone).sum(dim=1),
             "phones": phone.sum(dim=1),

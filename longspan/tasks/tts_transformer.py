@@ -86,7 +86,7 @@ class TTSTransformer(SpeechTask):
         made = model(batch.tokens, batch.lengths, rows=batch.row)
         return unpack(made.after, self.packed), made.lengths * self.packed
 
-    def told(self, model: nn.Module, batch: Batch) -> tuple[Mels, dict[str, Tensor], Any]:
+    def teacher_forced(self, model: nn.Module, batch: Batch) -> tuple[Mels, dict[str, Tensor], Any]:
         target, steps = pack(batch.mel, self.packed), batch.frames // self.packed
         said = model(batch.tokens, batch.lengths, target, steps, rows=batch.row)
         step, away = real(steps, target.shape[1]), [u.float() - target for u in (said.before, said.after)]
