@@ -420,7 +420,7 @@ class HeadwiseAttention(Attention):
     ) -> Float[Tensor, "b n d"]:
         source, key_mask = self._source(x, context, mask, context_mask)
         q, k, v = self._split(self.query(x)), self._split(self.key(source)), self._split(self.value(source))
-        q, k = self._turned(q), self._turned(k)
+        q, k = self._rotated(q), self._rotated(k)
         return self._merge(self._attended(q, k, v, key_mask=key_mask, query_mask=mask))
 
     def rotate_positions(self, base: float = 10_000.0) -> None:
@@ -437,12 +437,12 @@ class HeadwiseAttention(Attention):
             )
         self.rotary_base = base
 
-    def _turned(self, u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
+    def _rotated(self, u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
         if self.rotary_base is None:
             return u
         return rotate(u, torch.arange(u.shape[2], device=u.device), self.rotary_base)
 
-    def _turned_packed(self, u: Float[Tensor, "t h c"], layout: Layout) -> Float[Tensor, "t h c"]:
+    def _rotated_packed(self, u: Float[Tensor, "t h c"], layout: Layout) -> Float[Tensor, "t h c"]:
         if self.rotary_base is None:
             return u
         return rotate(u, (layout.index % layout.mask.shape[1])[:, None], self.rotary_base)
@@ -453,7 +453,7 @@ class HeadwiseAttention(Attention):
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         q, k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.query, self.key, self.value))
-        q, k = self._turned_packed(q, layout), self._turned_packed(k, layout)
+        q, k = self._rotated_packed(q, layout), self._rotated_packed(k, layout)
         return self.out(as_operand(self.attend_packed(q, k, v, layout).flatten(1), self.out.weight))
 
     def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
@@ -461,7 +461,7 @@ class HeadwiseAttention(Attention):
             return super().first(x, mask=mask)
         q, k, v = self._split(self.query(x[:, :1])), self._split(self.key(x)), self._split(self.value(x))
         query_mask = None if mask is None else mask[:, :1]
-        k = self._turned(k)  # the query is at position 0, where the rotation is the identity
+        k = self._rotated(k)  # the query is at position 0, where the rotation is the identity
         return self._merge(self._attended(q, k, v, key_mask=mask, query_mask=query_mask))[:, 0]
 
     def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
@@ -469,7 +469,7 @@ class HeadwiseAttention(Attention):
             return super().first_packed(x, layout)
         k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
         q = self.query(x[layout.firsts]).unflatten(1, (self.heads, -1))
-        k = self._turned_packed(k, layout)
+        k = self._rotated_packed(k, layout)
         return self.out(as_operand(self.attend_first_packed(q, k, v, layout).flatten(1), self.out.weight))
 
     @property
