@@ -22,7 +22,8 @@ def list_(
       longspan list attentions
       longspan list --json > catalogue.json     the catalogue that reports are built from
     """
-    from longspan.cli import tables
+    from longspan.cli.entry_tables import list_tables
+    from longspan.cli.tables import console
 
     kinds = [str(kind)] if kind else list(map(str, Kind))
     content = catalogue(kinds)
@@ -30,8 +31,8 @@ def list_(
         print_json(content)
     else:
         for name in kinds:
-            for table in tables.list_tables(name, content[name]):
-                tables.console().print(table)
+            for table in list_tables(name, content[name]):
+                console().print(table)
     for problem in content["problems"]:
         say(problem["sentence"], error=True)
 
@@ -63,8 +64,6 @@ def show(
       longspan show image --samples 8 -o x.png
       longspan show out/cards/tts_fastspeech2/CARD.json -o x.png --audio heard
     """
-    from longspan.cli import tables
-
     if name.endswith(".json"):
         from longspan.cli.show_card import show_card
 
@@ -83,8 +82,10 @@ def show(
             print(bibtex(paper))
         return
     if not samples:
+        from longspan.cli.entry_tables import print_entry
+
         for kind, entry in _entries(name).items():
-            tables.print_entry(kind, entry, tables.console())
+            print_entry(kind, entry)
         return
     from longspan import datasets
     from longspan.core.settings import override

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from longspan.cli import tables
 from longspan.cli.app import say
+from longspan.cli.entry_tables import print_facts
 from longspan.core.errors import UsageError
 from longspan.core.printable import printable, shown
 from longspan.results import card as cards
@@ -24,7 +25,7 @@ def show_card(path: Path, output: Path | None, audio: Path | None) -> None:
     clips = [sample for sample in found if isinstance(sample, SpeechSample)]
     if audio and not clips:
         raise UsageError(f"The samples of {path.name} are not speech; leave --audio out, -o draws them.")
-    tables.print_facts(f"{card['task']} · {card['title']}", "card", _facts(card, found))
+    print_facts(f"{card['task']} · {card['title']}", "card", _facts(card, found))
     if (grid := heat_map(card)) is not None:
         heading, *lines = grid.lines()
         say("Right answers by length and depth:")
