@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from longspan.report import comparison, docs_pages, figure_json, landing, matrix
 from longspan.report.attention_maps import maps_of
 from longspan.report.fairness import fairness_table
 from longspan.report.groups import BoardGroup, board_groups, slug
-from longspan.report.look import BASELINE, base_name, family_of, looks
+from longspan.report.look import BASELINE, Look, base_name, family_of, looks
 from longspan.report.mechanism_pages import MechanismPage, cost_figure, learning_figures, mechanism_pages
 from longspan.report.provenance import provenance
 from longspan.report.question_figures import coloured_mechanisms, describe
@@ -43,84 +45,136 @@ def render(
 ) -> dict[str, str]:
     """Every page of the site by its path."""
     findings = analysis.answers(evidence)
-    measured = evidence.measurements
-    mechanisms = mechanism_pages(cards, measured, catalogue, conformance)
-    groups = board_groups(cards, conformance)
-    tasks = task_pages(cards, catalogue, samples)
-    coloured = [*mechanisms, *(card["mechanism"] for card in (*cards, *measured)), *coloured_mechanisms(findings)]
-    look = looks(coloured)
-    titles = {name: task.title for name, task in tasks.items()}
-    books = docs_pages.linked(docs_pages.books(docs), mechanisms, lambda name: mechanisms[name].page) if docs else []
-    site = {
-        "version": installed("longspan") or "",
-        "cards": cards,
-        "read": len(cards) + len(evidence.probes) + len(evidence.measurements),
-        "groups": groups,
-        "mechanisms": mechanisms,
-        "page_of": {name: mechanism.page for name, mechanism in mechanisms.items()},
-        "task_page": {name: task.page for name, task in tasks.items()},
-        "problems": [
-            {"name": shown(at.path.name), "sentence": shown(at.sentence.removeprefix(f"{at.path.name}: "))}
-            for at in (*problems, *samples.problems)
-        ],
-        "samples": bool(samples.sections),
-        "docs": bool(books),
-        "set_aside": {card["sha256"]: shown(reason) for card, reason in alike(cards)[1]},
-        "failures": [card for card in cards if card["status"] == "fail"],
-        "task_titles": titles,
-        "look": look,
-        "rules": RULES,
-    }
-    env = environment(site)
-    items = sorted((_answered(one, look) for one in findings), key=lambda item: not item["figures"])  # pictures first
-    declared = {name: mechanism.entry["patterns"] for name, mechanism in mechanisms.items() if mechanism.entry}
-    ran = comparison.scores(groups, titles)
-    content: dict[str, dict[str, Any]] = {
-        "index": {"pictures": landing.pictures(groups, findings, look, titles), "facts": _facts(cards, evidence)},
-        "board": {"provenance": provenance(groups)},
-        "tasks": {"shelves": _shelves(tasks)},
-        "questions": {"findings": [item for item in items if item["finding"].question not in analysis.LAB]},
-        "mechanisms": {"families": _families(mechanisms), "maps": {name: maps_of(name) for name in mechanisms}},
-        "compare": {"data": comparison.data(mechanisms, findings, ran, look)},
-        "efficiency": {
-            "tables": lra_efficiency.tables(measured),
-            "findings": [item for item in items if item["finding"].question in analysis.LAB],
-        },
-        "conformance": {"matrix": matrix.matrix(conformance, declared), "pattern_codes": matrix.CODES},
-        "published": {
-            "beside": [group for group in groups if group.board.paper],
-            "leaderboards": [printed.leaderboard(name) for name in reversed(papers.names())],
-            "later": [printed.leaderboard(name) for name in papers.names("later")],
-            "measured": [printed.measurements(name) for name in papers.names("measured")],
-        },
-        "problems": {},
-    }
-    if samples.sections:
-        content["samples"] = {"sections": samples.sections, "clouds": samples.clouds}
-    pages = {
-        f"{name}.html": env.get_template(f"{name}.html").render(root="", **parts) for name, parts in content.items()
-    }
+    mechanisms = mechanism_pages(cards, evidence.measurements, catalogue, conformance)
+    named = (card["mechanism"] for card in (*cards, *evidence.measurements))
+    site = _Site(
+        cards=cards,
+        evidence=evidence,
+        conformance=conformance,
+        problems=problems,
+        samples=samples,
+        findings=findings,
+        mechanisms=mechanisms,
+        groups=board_groups(cards, conformance),
+        tasks=task_pages(cards, catalogue, samples),
+        books=docs_pages.linked(docs_pages.books(docs), mechanisms, lambda name: mechanisms[name].page) if docs else [],
+        look=looks([*mechanisms, *named, *coloured_mechanisms(findings)]),
+    )
+    env = environment(site.shared())
+
+    def filled(template: str, root: str, parts: Mapping[str, Any]) -> str:
+        return env.get_template(f"{template}.html").render(root=root, **parts)
+
+    pages = {f"{name}.html": filled(name, "", parts) for name, parts in site.main_pages().items()}
     for name, mechanism in mechanisms.items():
-        pages[mechanism.page] = env.get_template("mechanism.html").render(
-            root="../",
-            mechanism=mechanism,
-            look=look[name],
-            maps=maps_of(name),
-            conformance=matrix.conformance_table(mechanism.conformance),
-            fairness=fairness_table(mechanism.cards),
-            figures=learning_figures(mechanism, groups, look),
-            costs=cost_figure(name, findings, look),
-            scores=ran.get(name, []),
-        )
-    for task in tasks.values():
-        parts = _task_parts(task, groups, look)
-        pages[task.page] = env.get_template("task.html").render(root="../", task=task, clouds=samples.clouds, **parts)
+        pages[mechanism.page] = filled("mechanism", "../", site.mechanism_page(name))
+    for task in site.tasks.values():
+        pages[task.page] = filled("task", "../", site.task_page(task))
     shelves: dict[str, list[docs_pages.Book]] = {}
-    for book in books:
+    for book in site.books:
         shelves.setdefault(book.section, []).append(book)
-    for book in books:
-        pages[book.page] = env.get_template("doc.html").render(root="../", book=book, shelves=shelves)
+    for book in site.books:
+        pages[book.page] = filled("doc", "../", {"book": book, "shelves": shelves})
     return pages
+
+
+@dataclass(frozen=True)
+class _Site:
+    """What all pages are made from."""
+
+    cards: list[Card]
+    evidence: Evidence
+    conformance: Sequence[Mapping[str, Any]]
+    problems: Sequence[Problem]
+    samples: SamplePages
+    findings: list[Finding]
+    mechanisms: Mapping[str, MechanismPage]
+    groups: list[BoardGroup]
+    tasks: Mapping[str, TaskPage]
+    books: Sequence[docs_pages.Book]
+    look: Mapping[str, Look]
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        return {name: task.title for name, task in self.tasks.items()}
+
+    @cached_property
+    def scores(self) -> dict[str, Any]:
+        return comparison.scores(self.groups, self.titles)
+
+    def shared(self) -> dict[str, Any]:
+        """What every template may use, as `site`."""
+        evidence = self.evidence
+        return {
+            "version": installed("longspan") or "",
+            "cards": self.cards,
+            "read": len(self.cards) + len(evidence.probes) + len(evidence.measurements),
+            "groups": self.groups,
+            "mechanisms": self.mechanisms,
+            "page_of": {name: mechanism.page for name, mechanism in self.mechanisms.items()},
+            "task_page": {name: task.page for name, task in self.tasks.items()},
+            "problems": [
+                {"name": shown(at.path.name), "sentence": shown(at.sentence.removeprefix(f"{at.path.name}: "))}
+                for at in (*self.problems, *self.samples.problems)
+            ],
+            "samples": bool(self.samples.sections),
+            "docs": bool(self.books),
+            "set_aside": {card["sha256"]: shown(reason) for card, reason in alike(self.cards)[1]},
+            "failures": [card for card in self.cards if card["status"] == "fail"],
+            "task_titles": self.titles,
+            "look": self.look,
+            "rules": RULES,
+        }
+
+    def main_pages(self) -> dict[str, dict[str, Any]]:
+        """What each page at the root shows, by the name of its template."""
+        findings, groups, look, names = self.findings, self.groups, self.look, self.mechanisms
+        items = sorted(
+            (_answered(one, look) for one in findings), key=lambda item: not item["figures"]
+        )  # pictures first
+        declared = {name: mechanism.entry["patterns"] for name, mechanism in names.items() if mechanism.entry}
+        pages: dict[str, dict[str, Any]] = {
+            "index": {
+                "pictures": landing.pictures(groups, findings, look, self.titles),
+                "facts": _facts(self.cards, self.evidence),
+            },
+            "board": {"provenance": provenance(groups)},
+            "tasks": {"shelves": _shelves(self.tasks)},
+            "questions": {"findings": [item for item in items if item["finding"].question not in analysis.LAB]},
+            "mechanisms": {"families": _families(names), "maps": {name: maps_of(name) for name in names}},
+            "compare": {"data": comparison.data(names, findings, self.scores, look)},
+            "efficiency": {
+                "tables": lra_efficiency.tables(self.evidence.measurements),
+                "findings": [item for item in items if item["finding"].question in analysis.LAB],
+            },
+            "conformance": {"matrix": matrix.matrix(self.conformance, declared), "pattern_codes": matrix.CODES},
+            "published": {
+                "beside": [group for group in groups if group.board.paper],
+                "leaderboards": [printed.leaderboard(name) for name in reversed(papers.names())],
+                "later": [printed.leaderboard(name) for name in papers.names("later")],
+                "measured": [printed.measurements(name) for name in papers.names("measured")],
+            },
+            "problems": {},
+        }
+        if self.samples.sections:
+            pages["samples"] = {"sections": self.samples.sections, "clouds": self.samples.clouds}
+        return pages
+
+    def mechanism_page(self, name: str) -> dict[str, Any]:
+        mechanism = self.mechanisms[name]
+        return {
+            "mechanism": mechanism,
+            "look": self.look[name],
+            "maps": maps_of(name),
+            "conformance": matrix.conformance_table(mechanism.conformance),
+            "fairness": fairness_table(mechanism.cards),
+            "figures": learning_figures(mechanism, self.groups, self.look),
+            "costs": cost_figure(name, self.findings, self.look),
+            "scores": self.scores.get(name, []),
+        }
+
+    def task_page(self, task: TaskPage) -> dict[str, Any]:
+        return {"task": task, "clouds": self.samples.clouds, **_task_parts(task, self.groups, self.look)}
 
 
 def _answered(finding: Finding, look: Mapping) -> dict[str, Any]:
