@@ -108,9 +108,9 @@ def answer(evidence: Evidence) -> Finding:
     )
 
 
-def first_step(card: Card, level: float, quantity: str = "valid_accuracy") -> int | None:
-    """The first evaluation of a run at which a quantity reached a level."""
-    reached = (point["step"] for point in card["curve"] if (point.get(quantity) or 0.0) >= level)
+def first_step(card: Card, level: float) -> int | None:
+    """The first evaluation of a run at which the validation accuracy reached a level."""
+    reached = (point["step"] for point in card["curve"] if (point.get("valid_accuracy") or 0.0) >= level)
     return min(reached, default=None)
 
 

@@ -90,9 +90,9 @@ def _drawn(random: np.random.Generator, count: int, examples: int, block: int) -
     return ((starts + np.arange(block)) % examples).reshape(count, -1)[:, :examples]
 
 
-def paired_interval(one: np.ndarray, other: np.ndarray, draws: int = DRAWS, block: int = 1) -> tuple[float, float]:
+def paired_interval(one: np.ndarray, other: np.ndarray, block: int = 1) -> tuple[float, float]:
     """The 95 % percentile interval of the difference of means, both [seeds, examples]."""
-    return interval(paired_draws(Scores(one), Scores(other), draws, block))
+    return interval(paired_draws(Scores(one), Scores(other), block=block))
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:

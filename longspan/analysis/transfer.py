@@ -26,7 +26,6 @@ class Transfer:
     rules: str
     seed: int
     before: float
-    before_chance: float | None
     after: float
     chance: float
     error: float  # standard error of a guess
@@ -49,7 +48,6 @@ def answer(evidence: Evidence) -> Finding:
             evidence.rules(card),
             subject["seed"],
             found["from_accuracy"],
-            found["from_chance"],
             found["accuracy"],
             found["chance"],
             found["standard_error"],

@@ -12,9 +12,9 @@ from longspan.results.card import Card, cell
 CLOCK_SKEW = timedelta(minutes=5)  # between machines that set their clocks by the network
 
 
-def is_future(card: Card, now: datetime | None = None) -> bool:
+def is_future(card: Card) -> bool:
     """Whether a card is dated further in the future than clock skew explains."""
-    return datetime.fromisoformat(card["created"]) - (now or datetime.now(UTC)) > CLOCK_SKEW
+    return datetime.fromisoformat(card["created"]) - datetime.now(UTC) > CLOCK_SKEW
 
 
 def by_date(cards: Iterable[Card]) -> list[Card]:
