@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longspan.attentions import AttentionMeta
-from longspan.results.board_rows import PARAMETER_RULE
+from longspan.results.parameter_rule import within_rule
 
 FREE = frozenset({"strong"})
 
@@ -65,11 +65,6 @@ def judge(
             not changed, f"changed: {', '.join(changed)}" if changed else "those of the protocol"
         ),
     }
-
-
-def within_rule(parameters: int, baseline: int) -> bool:
-    """Whether a network has at most ten per cent more parameters than with softmax in the same slots."""
-    return parameters <= PARAMETER_RULE * baseline
 
 
 def track(verdicts: Mapping[str, RuleCheck], overrides: Mapping[str, Any], protocol: str = "") -> str:

@@ -13,11 +13,11 @@ from longspan.analysis.finding import table
 from longspan.core.errors import UsageError
 from longspan.results.board import board
 from longspan.results.board_notes import LEFT_CHANCE
-from longspan.results.board_rows import PARAMETER_RULE
 from longspan.results.board_table import DASH, cell_text, mean_text, percent, plain, rate_text
 from longspan.results.board_types import Board
 from longspan.results.card import Card
 from longspan.results.chance import is_above_chance
+from longspan.results.parameter_rule import PARAMETER_RULE
 from longspan.results.variant import REAL, data_of
 
 PROTOCOLS = ("longspan", "lra-paper", "lra-released", "strong")

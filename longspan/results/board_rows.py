@@ -10,12 +10,12 @@ from longspan.results.board_cells import best_of, geometric_mean, mean_of_settin
 from longspan.results.board_columns import Columns, by_row
 from longspan.results.board_types import BoardCell, Mean, Row
 from longspan.results.card import Card
+from longspan.results.parameter_rule import PARAMETER_RULE
 from longspan.results.published_rows import PaperRow
 from longspan.results.ranking import ranked, with_leaders
 from longspan.results.row_conformance import Conformance
 from longspan.suites import Average, Suite
 
-PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
 MOST_LETTERS = 80  # of the name of a promise, which is untrusted
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from longspan.core import atomic, readable_json
 from longspan.core.errors import CorruptFile, UsageError
+from longspan.results.parameter_rule import within_rule
 from longspan.results.run_settings import decisive_text
 from longspan.results.schema import ANSWERS, LARGEST, LARGEST_INTEGER, PROCEDURES, SCHEMA_VERSION, SCHEMAS
 
@@ -29,6 +30,7 @@ MAX_DEPTH = 24
 MAX_TEXT = 100_000  # characters of any text
 MAX_FAULT = 300  # characters of each part of a fault message
 MAX_DIGITS = 20  # of an integer, before it is read
+ERRORS = ("perplexity", "mse", "mae", "mcd", "cd_l1")  # scores that are never negative, and better when lower
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
 # ------------------------------------------------------------------------------------------------------------ checking
@@ -141,12 +143,39 @@ def _run_fault(card: Card) -> str | None:
     score = card["score"]
     if card["status"] == "ok" and (score is None or card["metrics"] is None):
         return "status is ok but score or metrics is null"
-    if card["status"] == "ok" and card["parameters"]["total"] is None:
-        return "status is ok but parameters.total is null"
+    if fault := _size_fault(card["parameters"], known=card["status"] == "ok"):
+        return fault
     if card["status"] == "fail" and not card["reason"]:
         return "status is fail but no reason is given"
     if score and score["name"] == "accuracy" and not 0 <= score["value"] <= 1:
         return f"an accuracy is a fraction between 0 and 1, got {score['value']!r}"
+    if score and score["name"] in ERRORS and score["value"] < 0:
+        return f"{score['name']} is never negative, got {score['value']!r}"
+    if score and score["name"] in ("accuracy", *ERRORS) and score["higher_is_better"] == (score["name"] in ERRORS):
+        return f"score.higher_is_better is {score['higher_is_better']}, which is not so of {score['name']}"
+    return _track_fault(card)
+
+
+def _size_fault(size: Mapping[str, Any], *, known: bool) -> str | None:
+    """`known`: the run ended well, so that its size must be stated and judged."""
+    unknown = [name for name in ("total", "baseline", "within_rule") if size[name] is None]
+    if unknown and known:
+        return f"status is ok but parameters.{unknown[0]} is null"
+    if not unknown and size["within_rule"] and not within_rule(size["total"], size["baseline"]):
+        return f"parameters.within_rule is true, but {size['total']} are too many beside {size['baseline']}"
+    return None
+
+
+def _track_fault(card: Card) -> str | None:
+    """What the card says itself that keeps a run off the fixed track; a board judges its parameters row by row."""
+    if card["track"] != "fixed":
+        return None
+    if "initial_sha256" in card:
+        return "track is fixed, but training started from the weights of another run"
+    verdicts = card.get("rules")
+    verdicts = verdicts.items() if isinstance(verdicts, dict) else ()
+    if broken := [rule for rule, found in verdicts if isinstance(found, dict) and found.get("kept") is False]:
+        return f"track is fixed, but rules.{broken[0][:MAX_FAULT]} was not kept"
     return None
 
 

@@ -29,7 +29,7 @@ from longspan.results.card import Card
 from longspan.results.code_identity import code_of
 from longspan.results.schema import SCHEMAS
 
-LAYOUT = "2"  # rows of another layout, in columns or in their meaning, are ignored
+LAYOUT = "3"  # rows of another layout, in columns, in their meaning or in what was checked, are ignored
 MANY = 100  # from this many files on, the index is kept on disk
 FRESH = 2.0  # seconds within which two changes of a file may leave the same timestamp
 WAIT = 10.0  # seconds for another process to write

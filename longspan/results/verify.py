@@ -110,7 +110,7 @@ def _curve_faults(card: Card) -> Iterator[str]:
 
 def _size_faults(card: Card) -> Iterator[str]:
     size = card["parameters"]
-    if size["baseline"] and size["ratio"] is not None:
+    if size["total"] is not None and size["baseline"] and size["ratio"] is not None:
         ratio = size["total"] / size["baseline"]
         if abs(ratio - size["ratio"]) > RATIO_TOLERANCE * max(1.0, ratio):
             yield f"{size['total']} parameters are {ratio:.4f} of {size['baseline']}, the card says {size['ratio']:.4f}"

@@ -53,7 +53,9 @@ def run_card(draw):
         card[field] = draw(TEXT)
     card |= {"created": draw(WHEN), "seed": draw(COUNT), "overrides": draw(st.dictionaries(TEXT, NUMBER, max_size=1))}
     card["environment"] = {"cpu": draw(TEXT), "gpu": draw(TEXT)}
-    card["parameters"] |= {"total": draw(COUNT), "ratio": draw(POSITIVE), "baseline": draw(COUNT)}
+    total, baseline = draw(COUNT), draw(COUNT)
+    size = {"total": total, "baseline": baseline, "within_rule": total <= 1.1 * baseline}
+    card["parameters"] |= size | {"ratio": draw(POSITIVE)}
     card["timing"] |= {"steps_per_second": draw(POSITIVE), "wall_seconds": draw(POSITIVE)}
     card["memory"]["peak_bytes"] = draw(COUNT)
     if card["status"] == "fail":

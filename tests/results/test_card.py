@@ -82,6 +82,39 @@ def test_an_accuracy_in_percent_is_refused():
         cards.validate(make_card(accuracy=41.0))
 
 
+SIZE = make_card()["parameters"]
+SCORE = make_card()["score"]
+FALSE = {
+    "beside 100000": {"parameters": SIZE | {"total": 110_001, "ratio": 1.0}},
+    "beside 1000": {"parameters": SIZE | {"baseline": 1000, "ratio": 100.0}},
+    "baseline is null": {"parameters": SIZE | {"baseline": None, "ratio": None}},
+    "within_rule is null": {"parameters": SIZE | {"within_rule": None}},
+    "split": {"score": SCORE | {"split": "train"}},
+    "never negative": {"score": SCORE | {"name": "perplexity", "value": -1.0, "higher_is_better": False}},
+    "is True": {"score": SCORE | {"name": "mse", "value": 1.0}},
+    "is False": {"score": SCORE | {"higher_is_better": False}},
+    "from the weights of another run": {"initial_sha256": "0" * 64},
+    "rules.no pretraining was not kept": {"rules": {"no pretraining": {"kept": False, "finding": "opened: x.pt"}}},
+}
+
+
+@pytest.mark.parametrize("said", FALSE)
+def test_what_would_earn_a_place_that_no_run_has_is_refused(said):
+    """Such a card is left out of every board and every analysis, also where nobody runs `verify`."""
+    with pytest.raises(InvalidCard, match=said):
+        cards.validate(make_card() | FALSE[said])
+
+
+def test_an_honest_card_may_still_say_these():
+    elsewhere = {"initial_sha256": "0" * 64} | FALSE["rules.no pretraining was not kept"]
+    cards.validate(make_card(track="free") | elsewhere)
+    cards.validate(make_card() | {"parameters": SIZE | {"total": 110_001, "ratio": 1.1, "within_rule": False}})
+    cards.validate(make_card() | {"parameters": SIZE | {"total": 110_000, "ratio": 1.1}})
+    cards.validate(make_card(status="fail") | {"parameters": SIZE | {"total": None, "within_rule": None}})
+    for rules in ([1], {"a": 1}, {"a": {"kept": True}}, None):  # a field that the schema does not know
+        cards.validate(make_card() | {"rules": rules})
+
+
 def test_a_card_changed_after_sealing_is_noticed(tmp_path):
     path = cards.write(tmp_path / "card.json", make_card(accuracy=0.4))
     path.write_text(path.read_text().replace('"value": 0.4,', '"value": 0.9,'))

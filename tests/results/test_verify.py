@@ -106,7 +106,7 @@ def with_arrays(tmp_path, score="accuracy", value=0.4, **arrays):
 
 def of_score(tmp_path, score="accuracy", value=0.4):
     card = make_card(sealed=False, files={"predictions": "p.npz"})
-    card["score"] |= {"name": score, "value": value}
+    card["score"] |= {"name": score, "value": value, "higher_is_better": score == "accuracy"}
     card["metrics"]["test"][score] = {"value": value, "count": 2000}
     path = cards.write(tmp_path / "card.json", card)
     return {finding.check: finding for finding in verify(path)}["score"]
@@ -328,6 +328,13 @@ def test_a_card_that_contradicts_itself_is_broken(said, tmp_path):
     found = {finding.check: finding for finding in verify(cards.write(tmp_path / "card.json", card))}
     assert found["numbers"].status == "broken"
     assert said in found["numbers"].detail
+
+
+def test_a_run_that_died_without_a_size_is_no_exception(tmp_path):
+    size = make_card()["parameters"] | {"total": None}
+    card = make_card(status="fail", sealed=False) | {"parameters": size}
+    path = cards.write(tmp_path / "card.json", card)
+    assert statuses(verify(path))["numbers"] == "kept"
 
 
 def test_every_committed_card_is_sound():
