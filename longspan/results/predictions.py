@@ -28,6 +28,13 @@ def labels_digest(labels: "np.ndarray") -> str:
     return hashlib.sha256(np.ascontiguousarray(labels, dtype="<i8").tobytes()).hexdigest()
 
 
+def majority_rate(labels: "np.ndarray") -> float:
+    """The share of the most frequent label."""
+    import numpy as np
+
+    return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
+
+
 def rows(path: Path, *names: str) -> list["np.ndarray"]:
     """These arrays, each with a finite number for every row."""
     found = arrays.read(path, *names)
@@ -131,17 +138,18 @@ def _narrow(values: "np.ndarray") -> "np.ndarray":
     return values.astype(narrow) if narrow.itemsize < values.dtype.itemsize else values
 
 
-def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
+def score_of(path: Path, metric: str, *, labelled: bool = False) -> tuple[float, int, int] | None:
     """A score recomputed: its value, its count, and the number of rows; None if the file lacks its arrays.
 
-    An accuracy comes from `label` and `prediction`, unless each row has its own; a perplexity from the `nats` and the
+    An accuracy comes from `label` and `prediction`, unless each row has its own and the examples have no classes
+    (`labelled`: their labels are known, so that only these count); a perplexity from the `nats` and the
     `tokens` of each row, a ratio of sums from arrays `<metric>_sum` and `<metric>_count` or those of RATIOS, any other
     mean from an array of its name: where rows have a `category`, the mean of the category means.
     """
     import numpy as np
 
     present = arrays.names_in(path)
-    if metric == "accuracy" and metric not in present:
+    if metric == "accuracy" and (labelled or metric not in present):
         label, prediction = labels_and_answers(path)
         return float(np.mean(label == prediction)), len(label), len(label)
     if metric == "perplexity":

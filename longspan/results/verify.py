@@ -124,7 +124,7 @@ def _equal(one: float, other: float) -> bool:
 
 
 def _labels(path: Path, card: Card) -> CardCheck:
-    """Whether the predictions were compared with the labels of the dataset."""
+    """Whether the predictions were compared with the labels of the dataset, and the score with the chance they give."""
     recorded, name = card["dataset"].get("labels_sha256"), card["files"].get("predictions")
     if recorded is None or name is None or card["score"] is None:
         return CardCheck("labels", "not applicable", "the card has no digest of labels, or no predictions")
@@ -134,7 +134,19 @@ def _labels(path: Path, card: Card) -> CardCheck:
         return CardCheck("labels", "broken", str(error))
     if predictions.labels_digest(labels) != recorded:
         return CardCheck("labels", "broken", f"the labels in {name} are not those of the dataset")
+    fault = _chance_fault(card["score"], predictions.majority_rate(labels))
+    if fault and "task_sha256" not in card["settings"]:  # a task that is a plug-in may define chance otherwise
+        return CardCheck("labels", "broken", fault)
     return CardCheck("labels", "kept", f"{len(labels)} labels are those of the dataset")
+
+
+def _chance_fault(score: Card, majority: float) -> str | None:
+    """A chance level below what always giving the most frequent answer would score; None for other scores."""
+    chance = score["chance"]
+    if score["name"] != "accuracy" or (chance is not None and chance >= majority - SCORE_TOLERANCE):
+        return None
+    stated = "not stated" if chance is None else f"{chance:.6f}"
+    return f"chance is {stated} on the card, but {majority:.6f} of the labels are the most frequent one"
 
 
 def _score(path: Path, card: Card) -> CardCheck:
@@ -145,7 +157,8 @@ def _score(path: Path, card: Card) -> CardCheck:
     if name is None:
         return CardCheck("score", "not applicable", "no predictions were kept")
     try:
-        found = predictions.score_of(path.parent / name, score["name"])
+        labelled = card["dataset"].get("labels_sha256") is not None
+        found = predictions.score_of(path.parent / name, score["name"], labelled=labelled)
     except CorruptFile as error:
         return CardCheck("score", "broken", str(error))
     if found is None:

@@ -300,6 +300,27 @@ def test_labels_of_the_dataset_are_kept_whatever_integers_hold_them(tmp_path):
     assert statuses(verify(cards.write(tmp_path / "card.json", card)))["labels"] == "kept"
 
 
+def of_labels(tmp_path, arrays, **fields):
+    """What `verify` finds for a card of the labels LABEL beside these arrays."""
+    np.savez(tmp_path / "p.npz", **arrays)
+    card = make_card(sealed=False, files={"predictions": "p.npz"}, **fields)
+    card["dataset"]["labels_sha256"] = labels_digest(LABEL)
+    return statuses(verify(cards.write(tmp_path / "card.json", card)))
+
+
+def test_an_accuracy_beside_known_labels_comes_from_nothing_else(tmp_path):
+    arrays = {"label": LABEL, "prediction": RIGHT, "accuracy": np.ones(2000)}
+    assert of_labels(tmp_path, arrays, accuracy=1.0)["score"] == "broken"
+    assert of_labels(tmp_path, arrays, accuracy=0.4)["score"] == "kept"
+
+
+@pytest.mark.parametrize(("chance", "status"), [(None, "broken"), (0.0, "broken"), (0.0999, "broken"), (0.1, "kept")])
+def test_chance_is_at_least_the_share_of_the_most_frequent_label(chance, status, tmp_path):
+    """With a lower one, a model that always gives the same answer would be above chance."""
+    found = of_labels(tmp_path, {"label": LABEL, "prediction": RIGHT}, accuracy=0.4, chance=chance)
+    assert (found["labels"], found["score"]) == (status, "kept")
+
+
 def test_a_file_that_was_replaced_is_broken(tmp_path):
     predictions = write_predictions(tmp_path / "p.npz", 800, 2000)
     path = Store(tmp_path / "cards").add(make_card(), files={"predictions": predictions})
