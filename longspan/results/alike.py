@@ -10,7 +10,10 @@ The newest card decides, and the others are rejected with what differs:
   its own, and so may a twin of released code, which has the sizes it was released with;
 - the code of a mechanism (`code_identity.py`) and the precision: for all tasks of a row alike, since their average
   must describe one thing;
-- the data: for each task of a row. Boards note where rows come from different data.
+- the form of a mechanism, where the protocol chooses its options by the task, and the data: for each task of a row.
+  Boards note where rows come from different data.
+
+What remains counts once per seed: data that were downloaded and a user's own copy of them may be the same bytes.
 
 Protocols, tiers, kinds of data (`variant.py`) and overrides are kept apart throughout. The device and the number of
 devices may differ: they decide the speed.
@@ -103,6 +106,20 @@ def _task_code(card: Card, shown: Card) -> str | None:
     return None if same else f"other code of {card['task']}"
 
 
+def _form(card: Card, shown: Card) -> str | None:
+    own, other = card["mechanism"], shown["mechanism"]
+    return None if own == other else f"run as {own}, the board shows {other}"
+
+
+def _form_shown(cards: Sequence[Card]) -> Card:
+    """The newest card in the form of the protocol, else the newest."""
+    return next((card for card in reversed(cards) if card.get("preset")), cards[-1])
+
+
+def _again(card: Card, shown: Card) -> str | None:
+    return None if card is shown else "another run of the seed is newer"
+
+
 def _settings(card: Card, shown: Card) -> str | None:
     return difference(decisive(card), decisive(shown))
 
@@ -131,7 +148,9 @@ def _rules(row: Callable[[Card], tuple]) -> tuple[Rule, ...]:
         ),
         Rule(lambda card: (*_board(card), card["task"]), _task_code),
         Rule(_column, _settings),
+        Rule(lambda card: (*row(card), card["task"]), _form, _form_shown),
         Rule(lambda card: (*row(card), card["mechanism"]), _code),
         Rule(row, _precision),
         Rule(lambda card: (*row(card), card["task"]), _data),
+        Rule(lambda card: (*row(card), *(card[name] for name in ("task", "seed", "track", "fidelity"))), _again),
     )

@@ -113,6 +113,26 @@ def test_data_sets_are_not_averaged_within_a_row_and_noted_between_rows():
     assert any("different data sets" in note for note in view.notes)
 
 
+def test_a_seed_counts_once_whichever_way_the_same_data_came():
+    downloaded = [run(seed=seed, accuracy=0.4 + 0.1 * seed, variant="official", created=OLD) for seed in range(2)]
+    own_copy = run(seed=1, accuracy=0.6, variant="imported", created=NEW)
+    view = starter(*downloaded, own_copy)
+    assert view.rows[0].cells["listops"].seeds == 2
+    assert values(view) == {"mine.py:Mine": pytest.approx(0.5)}
+    assert reasons(view) == ["another run of the seed is newer"]
+
+
+def test_a_cell_is_of_one_form_of_a_mechanism_and_that_of_the_protocol_comes_first():
+    """A run of plain lra_local is in the row of the forms that the protocol has for each task."""
+    form = run("lra_local(block=64)", preset="local", accuracy=0.4, created=OLD)
+    plain = run("lra_local", seed=1, accuracy=0.9, created=NEW)
+    view = starter(form, plain)
+    assert values(view) == {"lra_local": 0.4}
+    assert reasons(view) == ["run as lra_local, the board shows lra_local(block=64)"]
+    elsewhere = run("lra_local", "pathfinder", preset="local", accuracy=0.7)
+    assert values(starter(form, elsewhere), "pathfinder") == {"lra_local": 0.7}
+
+
 def test_an_old_card_has_later_settings_at_their_first_value():
     old, new = run(seed=0, created=OLD), run(recipe={"optimizer": "adamw", "power": 1}, seed=1, created=NEW)
     assert starter(old, new).rows[0].cells["listops"].seeds == 2
