@@ -3,7 +3,8 @@
     kept, others = alike(cards)
     others[0]        # (card, "recipe.learning_rate 0.05, the board shows 0.03")
 
-The newest card decides, and the others are rejected with what differs:
+The newest card decides, and the others are rejected with what differs. Cards of a task of this package whose version or
+settings are not those that the package has (`official.py`) decide only where no others are there:
 
 - the version of a task (for a plug-in, its source) and its data, model and recipe settings: for all mechanisms of the
   fixed track alike, since runs under two recipes are not comparable; on the free track a mechanism may have a recipe of
@@ -25,6 +26,7 @@ from typing import NamedTuple
 from longspan.results.age import by_age, is_future
 from longspan.results.card import Card, canonical
 from longspan.results.code_identity import code_of, other_code, same_code
+from longspan.results.official import is_known_version, is_official
 from longspan.results.run_settings import decisive, difference
 from longspan.results.variant import data_of
 
@@ -144,10 +146,12 @@ def _rules(row: Callable[[Card], tuple]) -> tuple[Rule, ...]:
         Rule(
             lambda card: (*_board(card), card["task"]),
             _version,
-            lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
+            lambda cards: max(
+                cards, key=lambda card: (not is_future(card), is_known_version(card), card["task_version"])
+            ),
         ),
         Rule(lambda card: (*_board(card), card["task"]), _task_code),
-        Rule(_column, _settings),
+        Rule(_column, _settings, lambda cards: next(filter(is_official, reversed(cards)), cards[-1])),
         Rule(lambda card: (*row(card), card["task"]), _form, _form_shown),
         Rule(lambda card: (*row(card), card["mechanism"]), _code),
         Rule(row, _precision),

@@ -99,13 +99,13 @@ def _decisive_text(settings: str) -> str:
     return json.dumps(_decisive(settings), sort_keys=True)
 
 
-def difference(own: Mapping[str, str], shown: Mapping[str, str]) -> str | None:
+def difference(own: Mapping[str, str], shown: Mapping[str, str], of: str = "the board shows") -> str | None:
     """What differs in plain words, a few names at most; None where nothing does."""
     if own == shown:
         return None
     names = sorted(name for name in own.keys() | shown.keys() if own.get(name) != shown.get(name))
     told = [
-        f"{_cut(name)} {_cut(own.get(name, 'not set'))}, the board shows {_cut(shown.get(name, 'none'))}"
+        f"{_cut(name)} {_cut(own.get(name, 'not set'))}, {of} {_cut(shown.get(name, 'none'))}"
         for name in names[:MOST_NAMED]
     ]
     more = [f"{len(names) - MOST_NAMED} more settings differ"] if len(names) > MOST_NAMED else []

@@ -15,7 +15,7 @@ from typing import Literal
 
 from longspan.core.errors import CorruptFile
 from longspan.results import card as cards
-from longspan.results import files, predictions, samples
+from longspan.results import files, official, predictions, samples
 from longspan.results.card import Card
 
 SCORE_TOLERANCE = 1e-6  # below one example in any test set here, above the rounding of a float32 mean
@@ -26,7 +26,7 @@ RATIO_TOLERANCE = 1e-5  # a ratio of parameters is written with six digits
 class CardCheck:
     """One question asked of a card, and its answer."""
 
-    check: Literal["card", "files", "numbers", "labels", "score", "samples"]
+    check: Literal["card", "files", "numbers", "settings", "labels", "score", "samples"]
     status: Literal["kept", "broken", "not applicable"]
     detail: str
 
@@ -40,7 +40,7 @@ def verify(path: str | Path) -> list[CardCheck]:
         return [CardCheck("card", "broken", str(error))]
     checks = [CardCheck("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}"), _files(path, card)]
     if card["kind"] == "run":
-        checks += [_numbers(card), _labels(path, card), _score(path, card), *_samples(path, card)]
+        checks += [_numbers(card), _settings(card), _labels(path, card), _score(path, card), *_samples(path, card)]
     return checks
 
 
@@ -118,6 +118,16 @@ def _size_faults(card: Card) -> Iterator[str]:
 
 def _equal(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=SCORE_TOLERANCE, abs_tol=SCORE_TOLERANCE)
+
+
+def _settings(card: Card) -> CardCheck:
+    """Whether the settings are those of the protocol, except for those that the card names as overrides."""
+    if not official.can_judge(card):
+        return CardCheck("settings", "not applicable", "they are not those of a protocol that is known here")
+    if found := official.undeclared(card):
+        return CardCheck("settings", "broken", f"not among the overrides: {found}")
+    changed = f", except {', '.join(card['overrides'])}" if card["overrides"] else ""
+    return CardCheck("settings", "kept", f"those of {card['protocol']} {card['tier']}{changed}")
 
 
 # ------------------------------------------------------------------------------------------------- labels and the score

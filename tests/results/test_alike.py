@@ -113,6 +113,25 @@ def test_data_sets_are_not_averaged_within_a_row_and_noted_between_rows():
     assert any("different data sets" in note for note in view.notes)
 
 
+def official_run(mechanism, accuracy, **fields):
+    """A card with the settings that the protocol has."""
+    rules = tasks.get("listops").protocol("longspan", "smoke")
+    found = run(mechanism, accuracy=accuracy, **fields)
+    return found | {"settings": found["settings"] | json.loads(json.dumps(asdict(rules)))}
+
+
+def test_a_newer_card_of_other_settings_or_of_no_version_there_is_puts_no_others_off_the_board():
+    ours = [official_run("softmax", 0.4, seed=seed, created=OLD) for seed in range(2)]
+    changed = official_run("linear", 0.3, created=NEW)
+    changed["settings"]["recipe"]["batch_size"] = 64
+    tomorrow = official_run("linear", 0.3, created=NEW, task_version=999)
+    for newer, why in ((changed, "recipe.batch_size 64, the board shows 16"), (tomorrow, "version 999 of the task")):
+        view = starter(*ours, newer)
+        assert values(view) == {"softmax": 0.4}
+        assert [why in reason for reason in reasons(view)] == [True]
+        assert list(values(starter(newer))) == ["linear"]
+
+
 def test_a_seed_counts_once_whichever_way_the_same_data_came():
     downloaded = [run(seed=seed, accuracy=0.4 + 0.1 * seed, variant="official", created=OLD) for seed in range(2)]
     own_copy = run(seed=1, accuracy=0.6, variant="imported", created=NEW)

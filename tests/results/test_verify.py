@@ -1,5 +1,7 @@
 """`verify` finds what is wrong with a card and its files, whatever they contain, and never raises."""
 
+import json
+import re
 import tracemalloc
 import warnings
 import zipfile
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from longspan.results import card as cards
 from longspan.results.predictions import labels_digest, score_of
+from longspan.results.shipped import shipped_cards
 from longspan.results.store import Store
 from longspan.results.verify import CardCheck, verify
 from tests.results.factory import make_card, write_predictions
@@ -20,7 +23,8 @@ QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.function_scop
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-KEPT = {"card": "kept", "files": "kept", "numbers": "kept", "labels": "not applicable", "score": "kept"}
+KEPT = {"card": "kept", "files": "kept", "numbers": "kept", "settings": "not applicable", "labels": "not applicable"}
+KEPT |= {"score": "kept"}
 
 
 def stored(tmp_path, correct=800, **fields):
@@ -356,6 +360,36 @@ def test_a_run_that_died_without_a_size_is_no_exception(tmp_path):
     card = make_card(status="fail", sealed=False) | {"parameters": size}
     path = cards.write(tmp_path / "card.json", card)
     assert statuses(verify(path))["numbers"] == "kept"
+
+
+def committed():
+    """Cards of listops without overrides, of the fixed track, that come with the package."""
+    return next(
+        card
+        for card in shipped_cards()
+        if card["kind"] == "run" and (card["task"], card["track"]) == ("listops", "fixed") and not card["overrides"]
+    )
+
+
+def of_settings(tmp_path, changed=None, **fields):
+    card = json.loads(json.dumps({**committed(), **fields, "files": {}, "files_sha256": {}}))
+    del card["sha256"]
+    card["settings"]["recipe"] |= changed or {}
+    found = verify(cards.write(tmp_path / "card.json", card))
+    return next(one for one in found if one.check == "settings")
+
+
+def test_a_setting_that_was_changed_must_be_declared(tmp_path):
+    """Else a run with four times the steps stands among those of the protocol."""
+    steps = {"steps": 4 * committed()["settings"]["recipe"]["steps"]}
+    hidden = of_settings(tmp_path, steps)
+    assert hidden.status == "broken"
+    assert re.fullmatch(r"not among the overrides: recipe.steps \d+, the protocol has \d+", hidden.detail)
+    assert of_settings(tmp_path, steps, overrides={"recipe.steps": steps["steps"]}).status == "kept"
+    assert of_settings(tmp_path).status == "kept"
+    assert of_settings(tmp_path, {"a_setting_of_tomorrow": 1}).status == "not applicable"
+    for unknown in ({"task_version": 99}, {"protocol": "mine"}, {"task": "mine.py:Mine"}):
+        assert of_settings(tmp_path, steps, **unknown).status == "not applicable"
 
 
 def test_every_committed_card_is_sound():
