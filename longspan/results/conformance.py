@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from longspan.core import atomic, litter
 from longspan.core.errors import CorruptFile
 from longspan.results import card
+from longspan.results.code_identity import same_code
 from longspan.results.schema import CODE_SCHEMA
 from longspan.results.store import Problem
 
@@ -33,7 +34,8 @@ class SupportsJson(Protocol):
 
 
 def save(folder: str | Path, reports: Iterable[SupportsJson]) -> list[Path]:
-    """Save each report in its own file; a new result replaces the old one, quick or full.
+    """Save each report in its own file; a new result replaces the old one, except that a quick one for the same code
+    does not replace a full one, which has tested more. Returns the files.
 
     Two plug-ins may share a name, and one may have been edited: each source has files of its own.
     """
@@ -42,8 +44,23 @@ def save(folder: str | Path, reports: Iterable[SupportsJson]) -> list[Path]:
     for report in reports:
         content = report.to_json()
         paths.append(Path(folder) / filename(content))
-        atomic.write_json(paths[-1], content)
+        if not any(_is_fuller(known, content) for known in _saved(paths[-1])):
+            atomic.write_json(paths[-1], content)
     return paths
+
+
+def _saved(path: Path) -> list[dict[str, Any]]:
+    """The results in a file; none if there is none, or if it is damaged."""
+    try:
+        return read(path)
+    except (CorruptFile, OSError):
+        return []
+
+
+def _is_fuller(known: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether a result is full where another one, of the same code, is quick."""
+    profiles = known["profile"], other["profile"]
+    return profiles == ("full", "quick") and same_code(known.get("code", {}), other.get("code", {}))
 
 
 def filename(content: dict[str, Any]) -> str:
@@ -57,7 +74,9 @@ def filename(content: dict[str, Any]) -> str:
 def load(
     folders: Sequence[str | Path], others: Iterable[dict[str, Any]] = ()
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """The results below the folders, and what could not be read; of two for the same question, the earlier folder wins.
+    """The results below the folders, and what could not be read.
+
+    Of two for the same question, a full one wins over a quick one of the same code, else the earlier folder wins.
 
     Results for two versions of a built-in, or two sources of a plug-in, are both kept. `others` are results without a
     folder, such as those that come with the package; they are used where no folder has a result.
@@ -74,7 +93,9 @@ def load(
     for report in (*found, *others):
         code = report.get("code", {})
         identity = code.get("mechanism_version"), code.get("mechanism_sha256")
-        chosen.setdefault((*(report[word] for word in QUESTION), *identity), report)
+        question = (*(report[word] for word in QUESTION), *identity)
+        if question not in chosen or _is_fuller(report, chosen[question]):
+            chosen[question] = report
     return list(chosen.values()), problems
 
 
@@ -104,4 +125,6 @@ def _sound(report: Any) -> bool:
             and line.get("status") in STATUSES
             for line in report["promises"]
         )
+        and report["ok"] == all(line["status"] != "broken" for line in report["promises"])
+        and any(line["status"] != "not applicable" for line in report["promises"])
     )

@@ -43,7 +43,8 @@ class Checks:
         broken += [name for reports in found.values() for report in reports for name in broken_promises(report)]
         if broken or any(report["status"] == "broken" for report in said):
             return Conformance("broken", tuple(dict.fromkeys(broken)))
-        return Conformance("kept" if said or all(found.values()) else "unchecked")
+        tested = {pattern for card in cards if "conformance" in card for pattern in card["pattern"].split("+")}
+        return Conformance("kept" if all(pattern in tested or found[pattern] for pattern in patterns) else "unchecked")
 
     def about(self, mechanism: str, pattern: str, code: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Results for exactly this code in one pattern."""

@@ -62,6 +62,52 @@ def test_a_card_brings_its_own_result():
     assert status(plugin(conformance=KEPT), broken) == "broken"
 
 
+def test_what_a_card_brings_is_about_its_own_patterns():
+    """In a row with several slots, the card of one says nothing about the others."""
+    cards_of_row = [plugin(conformance=KEPT), plugin(pattern="causal_self")]
+    assert Checks().of(cards_of_row).status == "unchecked"
+    causal = report("mine.py:Mine", "causal_self", code={"mechanism_sha256": SOURCE})
+    assert Checks([causal]).of(cards_of_row).status == "kept"
+    assert Checks().of([plugin(conformance=KEPT, pattern="noncausal_self+causal_self")]).status == "kept"
+
+
+class Saved(dict):
+    to_json = dict.copy
+
+
+def test_a_quick_result_does_not_replace_a_full_one_of_the_same_code(tmp_path):
+    """Else checking again with --quick would clear a promise that only the full profile tests."""
+    mine = "mine.py:Mine", "noncausal_self"
+    broken = report(*mine, "long rows", code={"mechanism_sha256": SOURCE})
+    quick = report(*mine, code={"mechanism_sha256": SOURCE}, profile="quick")
+    for order in ([broken, quick], [quick, broken]):
+        conformance.save(tmp_path / "one", map(Saved, order))
+        assert conformance.load([tmp_path / "one"])[0] == [broken]
+        for number, one in enumerate(order):
+            conformance.save(tmp_path / f"{id(order)}-{number}", [Saved(one)])
+        assert conformance.load([tmp_path / f"{id(order)}-{number}" for number in range(2)])[0] == [broken]
+    conformance.save(tmp_path / "one", [Saved(full := report(*mine, code={"mechanism_sha256": SOURCE}))])
+    assert conformance.load([tmp_path / "one"])[0] == [full]
+    built_in = [report("softmax", "causal_self", code={"mechanism_version": number}) for number in (1, 2)]
+    conformance.save(tmp_path / "two", [Saved(built_in[0]), Saved(later := built_in[1] | {"profile": "quick"})])
+    assert conformance.load([tmp_path / "two"])[0] == [later]  # of other code
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ok": False},
+        {"promises": []},
+        {"promises": [{"promise": "shape", "status": "not applicable", "detail": ""}]},
+        {"promises": [{"promise": "shape", "status": "broken", "detail": "why"}]},
+    ],
+)
+def test_a_result_that_tested_nothing_or_contradicts_itself_is_refused(changed, tmp_path):
+    (tmp_path / "conformance.json").write_text(json.dumps(report() | changed))
+    found, problems = conformance.load([tmp_path])
+    assert (found, len(problems)) == ([], 1)
+
+
 def view_of(*given):
     return board(given, "lra-generated", "longspan", "smoke", conformance=[report(), report("linear")])
 
@@ -145,10 +191,6 @@ def test_the_matrix_of_the_report_tells_two_files_of_one_name_apart():
         ("softmax", ""),
     ]
     assert [row.cells["cpu", "float32", "noncausal_self"].status for row in rows] == ["kept", "broken", "kept"]
-
-
-class Saved(dict):
-    to_json = dict.copy
 
 
 def test_two_files_of_one_name_keep_a_result_each(tmp_path):

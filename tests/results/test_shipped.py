@@ -60,7 +60,7 @@ def test_an_own_run_takes_the_place_of_the_shipped_one_of_its_cell():
 def test_where_nothing_was_checked_the_shipped_checks_count_and_own_ones_come_first(tmp_path):
     found, _ = collect.checks_in(None, tmp_path)
     assert {report["mechanism"] for report in found} >= {"softmax", "linear"}
-    own = {**found[0], "ok": not found[0]["ok"]}
+    own = {**found[0], "promises": [{"promise": "shape", "status": "kept", "detail": "of our own"}]}
     (tmp_path / "conformance").mkdir()
     (tmp_path / "conformance" / "conformance-own.json").write_text(json.dumps(own))
     again, _ = collect.checks_in(None, tmp_path)
