@@ -9,6 +9,7 @@ interpreted. Accuracies and other shares are fractions (0.41, not 41).
 """
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -29,6 +30,7 @@ MAX_BYTES = 16 * 2**20  # a card with a curve of 50,000 points stays below 8 MiB
 MAX_DEPTH = 24
 MAX_TEXT = 100_000  # characters of any text
 MAX_FAULT = 300  # characters of each part of a fault message
+MAX_FAULTS = 100  # of which the worst is told: a card of 16 MiB may have millions
 MAX_DIGITS = 20  # of an integer, before it is read
 ERRORS = ("perplexity", "mse", "mae", "mcd", "cd_l1")  # scores that are never negative, and better when lower
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -68,7 +70,8 @@ def _schema_fault(card: Card, schema: Mapping[str, Any]) -> str | None:
         from jsonschema.exceptions import best_match
     except ModuleNotFoundError:  # a machine that only trains may lack it
         return fault
-    error = best_match(Draft202012Validator(schema).iter_errors(card))
+    errors = Draft202012Validator(schema).iter_errors(card)
+    error = best_match(itertools.islice(errors, MAX_FAULTS))
     if error is None:
         return fault
     where = error.json_path.removeprefix("$").lstrip(".") or "card"

@@ -268,6 +268,20 @@ def test_longer_texts_are_allowed_and_endless_ones_are_not():
         make_card(environment={"note": "x" * 100_001})
 
 
+def test_of_a_million_faults_only_the_first_are_weighed(monkeypatch):
+    """Weighing all of them took minutes for a card of 16 MiB, at every look at its folder."""
+    weighed = []
+
+    def count(errors):
+        weighed.extend(errors)
+        return weighed[0]
+
+    monkeypatch.setattr("jsonschema.exceptions.best_match", count)
+    with pytest.raises(InvalidCard, match="step"):
+        cards.validate(make_card() | {"curve": [{}] * 10_000})
+    assert len(weighed) == cards.MAX_FAULTS
+
+
 def test_a_fault_is_told_in_few_words_however_long_the_card():
     with pytest.raises(InvalidCard) as caught:
         cards.validate(make_card(title="x" * 90_000))
