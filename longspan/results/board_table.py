@@ -12,6 +12,7 @@ from longspan import suites
 from longspan.results.board_notes import LEFT_CHANCE, RULES
 from longspan.results.board_types import Board, BoardCell, Mean, Row
 from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
+from longspan.results.titles import is_misleading
 
 LOWER = " ↓"  # after the heading of a lower-is-better column on a board where the others are not
 LEADING, NOT_ABOVE_CHANCE, DASH, PRINTED_ERROR = "●", "°", "–", "†"
@@ -210,7 +211,7 @@ def falling(view: Board) -> set[str]:
 
 
 def names_of(view: Board) -> dict[tuple[str, str], str]:
-    """What each row is called: its title, with the options where the title alone is ambiguous.
+    """What each row is called: its title, with the mechanism where the title alone is ambiguous or misleading.
 
     A mark follows if the mechanism breaks a promise or was not checked.
     """
@@ -219,7 +220,7 @@ def names_of(view: Board) -> dict[tuple[str, str], str]:
     names = {}
     for row in rows:
         name = row.title
-        if titles.count(row.title) > 1 or "(" in row.mechanism:
+        if titles.count(row.title) > 1 or "(" in row.mechanism or is_misleading(row.mechanism, row.title):
             name = f"{row.title} [{row.mechanism}]"
         names[row.mechanism, row.pattern] = f"{name} {CONFORMANCE[row.conformance.status]}".rstrip()
     return names
