@@ -24,8 +24,16 @@ def freeze(view: Board, name: str, folder: str | Path) -> Path:
     path = Path(folder) / f"{name}.json"
     content = {"snapshot": name, **as_data(view)}
     if path.exists():
-        if canonical(json.loads(path.read_text(encoding="utf-8"))) != canonical(content):
+        if not _is(path, content):
             raise UsageError(f"Snapshot {name!r} is frozen with other content at {path}; choose a new name.")
         return path
     atomic.write_json(path, content)
     return path
+
+
+def _is(path: Path, content: dict) -> bool:
+    """Whether a file holds this snapshot; one that cannot be read does not."""
+    try:
+        return canonical(json.loads(path.read_text(encoding="utf-8"))) == canonical(content)
+    except (ValueError, RecursionError):
+        return False

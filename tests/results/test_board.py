@@ -286,6 +286,15 @@ def test_a_snapshot_never_changes(tmp_path):
     assert json.loads(before)["snapshot"] == "2026-spring"
 
 
+@pytest.mark.parametrize("damage", [b"", b'{"a": ', b"\xff", b'{"rank": NaN}', b"[" * 100_000, b"null"])
+def test_a_damaged_snapshot_is_kept_and_told_in_a_sentence(damage, tmp_path):
+    path = freeze(starter([make_card()]), "spring", tmp_path)
+    path.write_bytes(damage)
+    with pytest.raises(UsageError, match="frozen with other content"):
+        freeze(starter([make_card()]), "spring", tmp_path)
+    assert path.read_bytes() == damage
+
+
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b"])
 def test_a_snapshot_name_stays_in_its_folder(name, tmp_path):
     with pytest.raises(UsageError, match="snapshot name"):
