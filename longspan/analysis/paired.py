@@ -8,6 +8,7 @@ same for both, and seeds for each. Neighbours that overlap, as windows of a seri
 block bootstrap), so that they do not count as independent.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from longspan.results import predictions
 from longspan.results.card import Card
 from longspan.results.files import fault_of
 from longspan.results.predictions import LARGEST_LOSS
+from longspan.results.scoring import score_by
+from longspan.results.verify import SCORE_TOLERANCE
 
 DRAWS = 2000
 AT_ONCE = 2_000_000  # examples drawn at once
@@ -118,6 +121,8 @@ def scores_of(evidence: Evidence, cards: Sequence[Card], metric: str, notes: lis
         try:
             path = predictions_file(evidence, card)
             own = predictions.shares(path, metric) if path else None
+            if path and own and not _gives(own, card, metric):
+                raise CorruptFile(f"{path.name} does not give the {metric} on its card.")
         except (CorruptFile, OSError) as error:
             notes.append(f"Left out: {shown(str(error))}")
             own = None
@@ -128,6 +133,13 @@ def scores_of(evidence: Evidence, cards: Sequence[Card], metric: str, notes: lis
         return None
     added, counted = (np.stack(parts) for parts in zip(*found, strict=True))
     return Scores(added, None if (counted == 1).all() else counted, metric == "perplexity")
+
+
+def _gives(own: tuple[np.ndarray, np.ndarray], card: Card, metric: str) -> bool:
+    """Whether the examples add up to what the card says, so that a comparison and a board are of the same numbers."""
+    stated = score_by(card, metric)
+    found = Scores(own[0][None], own[1][None], metric == "perplexity").mean
+    return stated is not None and math.isclose(found, stated["value"], rel_tol=SCORE_TOLERANCE, abs_tol=SCORE_TOLERANCE)
 
 
 def block_of(card: Card) -> int:

@@ -43,6 +43,16 @@ def rows(folder, one, other, suite=LISTOPS, **how):
     return [dict(zip(names, row, strict=True)) for row in finding.rows], finding.notes
 
 
+def test_predictions_that_do_not_give_the_score_of_their_card_are_left_out(tmp_path):
+    """Else a card on which the score is low could win by predictions that are better."""
+    add(tmp_path, "softmax", 1000)
+    path = write_predictions(tmp_path / "predictions.npz", 1900, 2000)
+    Store(tmp_path / "cards").add(make_card("linear", accuracy=0.4, tier="full"), files={"predictions": path})
+    (row,), notes = rows(tmp_path, "linear", "softmax")
+    assert (row["linear"], row["Examples"]) == ("40.00", None)
+    assert any("does not give the accuracy on its card" in note for note in notes)
+
+
 # ----------------------------------------------------------------------------------------------------------- the draws
 
 
@@ -118,7 +128,7 @@ def test_the_lower_perplexity_is_the_better_one(tmp_path):
     tokens = np.full(50, 10)
     for name, nats in (("softmax", 20.0), ("linear", 25.0)):
         arrays = {"nats": nats + np.arange(50.0) / 50, "tokens": tokens}
-        add_arrays(tmp_path, name, "lm", "perplexity", 8.0, arrays)
+        add_arrays(tmp_path, name, "lm", "perplexity", math.exp((nats + 0.49) / 10), arrays)
     (row,), _ = rows(tmp_path, "softmax", "linear", suites.of_tasks(["lm"], "perplexity", False, "plain"))
     assert (row["Sure of softmax"], row["Better"], row["Examples"]) == ("> 99.9 %", "softmax", 50)
     assert row["softmax"] == f"{math.exp(2.049):.4g}"
