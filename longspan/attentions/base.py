@@ -442,10 +442,14 @@ class HeadwiseAttention(Attention):
             return u
         return rotate(u, torch.arange(u.shape[2], device=u.device), self.rotary_base)
 
-    def _rotated_packed(self, u: Float[Tensor, "t h c"], layout: Layout) -> Float[Tensor, "t h c"]:
+    def _rotated_packed(
+        self, u: Float[Tensor, "tokens h c"], layout: Layout, *, first: bool = False
+    ) -> Float[Tensor, "tokens h c"]:
+        """All tokens rotated, or the first of each row, which lies further on if the layout leaves out those before."""
         if self.rotary_base is None:
             return u
-        return rotate(u, (layout.index % layout.mask.shape[1])[:, None], self.rotary_base)
+        index = layout.index[layout.firsts] if first else layout.index
+        return rotate(u, (index % layout.mask.shape[1])[:, None], self.rotary_base)
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, **masks: Any) -> Tensor:
         y = self.attend_shared(q, k, v) if context_parallel.is_shared() else self.attend(q, k, v, **masks)
@@ -469,7 +473,7 @@ class HeadwiseAttention(Attention):
             return super().first_packed(x, layout)
         k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
         q = self.query(x[layout.firsts]).unflatten(1, (self.heads, -1))
-        k = self._rotated_packed(k, layout)
+        q, k = self._rotated_packed(q, layout, first=True), self._rotated_packed(k, layout)
         return self.out(as_operand(self.attend_first_packed(q, k, v, layout).flatten(1), self.out.weight))
 
     @property

@@ -155,6 +155,16 @@ def test_rotary_positions_are_the_same_for_packed_rows_and_for_the_first_token(p
         torch.testing.assert_close(packed[1:2], model(tokens[1:2, :5]))
 
 
+@pytest.mark.parametrize("mechanism", ["softmax", "linear"])
+def test_the_first_lit_pixel_is_turned_by_its_place(mechanism):
+    model, tokens = build(mechanism, positions="rope", pooling="first", hide_zeros=True, zero_rule="drop"), rows()
+    tokens[:, :3], tokens[1, 3:9] = 0, 0
+    with torch.no_grad():
+        alone = model(tokens)
+        model.whole = True
+        torch.testing.assert_close(alone, model(tokens))
+
+
 @pytest.mark.parametrize("mechanism", ["s4d", "fnet", "none", "synthesizer", "reformer"])
 def test_a_mechanism_without_queries_and_keys_of_its_own_refuses_rotary_positions(mechanism):
     with pytest.raises(UsageError, match="choose other positions than rope"):
