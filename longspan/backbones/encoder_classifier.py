@@ -133,7 +133,7 @@ class EncoderClassifier(nn.Module):
         if lengths is None:
             counted = mask
         else:
-            layout = Layout.of_mask(visible(tokens), lengths) if drops else Layout.of_rows(lengths, tokens.shape[1])
+            layout = Layout.of_mask(self._kept(tokens), lengths) if drops else Layout.of_rows(lengths, tokens.shape[1])
             tokens, place = layout.pack(tokens), layout.index % tokens.shape[1]
             covered = None if covered is None else layout.pack(covered)
             if lengths.count < len(lengths.lengths):  # the last rows are filler
@@ -216,6 +216,11 @@ class EncoderClassifier(nn.Module):
                     return x[:, -1]
                 place = torch.arange(mask.shape[1], device=x.device)
                 return x[torch.arange(len(x), device=x.device), (place * mask).amax(dim=1)]
+
+    def _kept(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+        """What `lengths` counts under `zero_rule="drop"`: the class token, and the visible ones behind it."""
+        front = int(self.cls is not None)
+        return F.pad(visible(tokens[:, front:]), (front, 0), value=True)
 
     def _visible(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
         """Id 0 is padding. By the release's rule the class token is visible if the token after it is."""

@@ -302,6 +302,14 @@ def test_a_picture_that_is_all_black_has_a_finite_answer(pooling, rule):
     assert model(torch.zeros(2, LENGTH, dtype=torch.int32)).isfinite().all()
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean", "first", "last", "max"])
+def test_a_picture_that_is_all_black_leaves_its_neighbours_alone(pooling):
+    model, tokens = build(hide_zeros=True, zero_rule="drop", pooling=pooling, positions="learned"), rows(low=0, high=3)
+    tokens[1] = 0
+    each = [model(tokens[row : row + 1]) for row in range(3)]
+    torch.testing.assert_close(model(tokens), torch.cat(each))
+
+
 @pytest.mark.parametrize(
     "changes, expected",
     [
