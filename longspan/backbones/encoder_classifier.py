@@ -190,14 +190,23 @@ class EncoderClassifier(nn.Module):
 
     @property
     def _early(self) -> bool:
-        """Whether the last block is read only at the first token; a batch norm needs all tokens for its statistics."""
-        return self.sizes.pooling in ("cls", "first") and self.sizes.norm != "batch" and not self.whole
+        """Whether the last block is read only at the first token.
+
+        A batch norm needs all tokens for its statistics, and the first visible token may be any.
+        """
+        anywhere = self.sizes.pooling == "first" and self.sizes.zero_rule == "nystrom"
+        first = self.sizes.pooling in ("cls", "first") and not anywhere
+        return first and self.sizes.norm != "batch" and not self.whole
 
     def _pool(
         self, x: Float[Tensor, "..."], layout: Layout | None, mask: Bool[Tensor, "b n"] | None
     ) -> Float[Tensor, "b d"]:
         if self.sizes.pooling in ("cls", "first"):
-            return x[:, 0] if layout is None else x[layout.cu_seqlens[:-1].long()]
+            if layout is not None:
+                return x[layout.cu_seqlens[:-1].long()]
+            if mask is None or self.sizes.zero_rule != "nystrom":
+                return x[:, 0]
+            return x[torch.arange(len(x), device=x.device), mask.int().argmax(dim=1)]
         if layout is not None:
             if self.sizes.pooling == "last":
                 return x[layout.cu_seqlens[1:].long() - 1]

@@ -268,6 +268,16 @@ def test_by_the_rule_of_nystromformer_black_pixels_have_no_influence_at_all():
     torch.testing.assert_close(nystrom(tokens), visible(tokens))
 
 
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_by_that_rule_the_first_token_is_the_first_visible_one(norm):
+    tokens = rows()
+    tokens[:2, 0], tokens[1, :7] = 0, 0
+    model = build(hide_zeros=True, zero_rule="nystrom", pooling="first", norm=norm)
+    pooled, model.whole = model.encode(tokens), True
+    outputs, _, _ = model.states(*model.prepared(tokens, None))
+    torch.testing.assert_close(pooled, torch.stack([outputs[0, 1], outputs[1, 7], outputs[2, 0]]))
+
+
 @pytest.mark.parametrize("mechanism", ["softmax", "linear", "local", "nystromformer", "cosformer"])
 @pytest.mark.parametrize("positions", ["learned", "rope"])
 def test_dropped_black_pixels_are_padding_that_is_not_computed(mechanism, positions):
