@@ -49,11 +49,11 @@ class Selection:
         return len(scores) - 1 - scores.index(max(scores)) >= self.recipe.patience
 
     def gave_up(self, progress: Progress) -> bool:
-        """Whether no two evaluations in a row had reached the score of `give_up_at` by its step."""
+        """Whether no two evaluations in a row had reached the score of `give_up_at` by its step, or by the second."""
         if self.recipe.give_up_at is None:
             return False
         step, score = self.recipe.give_up_at
-        late = [place for place, point in enumerate(progress.curve) if point["step"] >= step]
+        late = [place for place, point in enumerate(progress.curve) if place and point["step"] >= step]
         if not late:
             return False
         sign = 1 if self.higher else -1

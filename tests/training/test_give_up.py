@@ -33,11 +33,17 @@ def after(scores):
 def test_it_gives_up_where_no_two_scores_in_a_row_were_reached_in_time(scores, step, higher):
     chosen = selection(higher, give_up_at=(step, 0.53))
     good = [score >= 0.53 if higher else score <= 0.53 for score in scores]
-    in_time = good[: -(-step // 10)]  # up to the first evaluation at that step or later
+    judged = max(2, -(-step // 10))  # the first evaluation at that step or later, but one is not two in a row
+    in_time = good[:judged]
     started = any(in_time[i] and in_time[i + 1] for i in range(len(in_time) - 1))
-    due = 10 * len(scores) >= step
+    due = len(scores) >= judged
     assert chosen.gave_up(after(scores)) == (due and not started)
     assert chosen.is_over(after(scores)) == (due and not started)
+
+
+def test_a_run_whose_first_evaluation_is_late_is_judged_by_its_second():
+    chosen = selection(give_up_at=(3, 0.53))
+    assert [chosen.gave_up(after(scores)) for scores in ([0.9], [0.9, 0.9], [0.9, 0.5])] == [False, False, True]
 
 
 def test_by_default_nobody_gives_up():
