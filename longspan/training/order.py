@@ -18,7 +18,8 @@ class Order(Protocol):
 def order_of(feed: Feed, recipe: Recipe, seed: int, processes: int) -> Order:
     """The order that a recipe asks for."""
     if recipe.order == "by_length":
-        return LengthOrder(getattr(feed, "lengths", None), recipe, seed, processes)
+        lengths = getattr(feed, "lengths", None)
+        return LengthOrder(lengths, recipe, seed, processes, numbered=feed.numbers_epochs)
     if recipe.order == "streams":
         return StreamOrder(len(feed), recipe.batch_size, recipe.accumulate)
     how = {"drop_last": recipe.drop_last, "accumulate": recipe.accumulate, "numbered": feed.numbers_epochs}
@@ -95,10 +96,12 @@ class LengthOrder:
     """Groups of rows of similar length, formed once from the seed, in an order drawn from (seed, epoch).
 
     A group is one part of a batch. The last group may be smaller, and so may the last batch of an epoch, which has the
-    remaining groups; with `drop_last` both are dropped.
+    remaining groups; with `drop_last` both are dropped. `numbered` rows are row + epoch * count.
     """
 
-    def __init__(self, lengths: np.ndarray | None, recipe: Recipe, seed: int, processes: int = 1):
+    def __init__(
+        self, lengths: np.ndarray | None, recipe: Recipe, seed: int, processes: int = 1, *, numbered: bool = False
+    ):
         if lengths is None:
             raise UsageError("A recipe orders rows by length, but the feed of the task has no lengths; give it some.")
         size, self.accumulate, self.seed = recipe.batch_size // recipe.accumulate, recipe.accumulate, seed
@@ -118,6 +121,7 @@ class LengthOrder:
                 f"The last group of rows of like length has {len(self.groups[-1])}, which {processes} devices cannot "
                 "share; choose fewer devices, or drop_last=True."
             )
+        self._numbers = len(lengths) if numbered else 0  # from one epoch to the next
         self._epoch, self._shuffle = -1, np.empty(0, np.int64)
 
     def parts(self, step: int) -> list[np.ndarray]:
@@ -126,4 +130,4 @@ class LengthOrder:
             self._epoch = epoch
             self._shuffle = np.random.default_rng(derive(self.seed, "epoch", epoch)).permutation(len(self.groups))
         chosen = self._shuffle[place * self.accumulate : (place + 1) * self.accumulate]
-        return [self.groups[group] for group in chosen]
+        return [self.groups[group] + epoch * self._numbers for group in chosen]

@@ -12,8 +12,9 @@ from longspan.datasets import pathfinder
 from longspan.datasets.base import settings_of
 from longspan.datasets.drawing.rules import CONTOUR_LENGTH, RULES, counts, counts_on_the_way
 from longspan.runs import Cell, run
+from longspan.tasks.base import Recipe
 from longspan.tasks.fresh_feed import FreshFeed, symmetries
-from longspan.training.order import ExampleOrder
+from longspan.training.order import ExampleOrder, LengthOrder, order_of
 
 COUNT = 12
 DATA = pathfinder.Data(difficulty="easy", train=COUNT, valid=4, test=4)
@@ -162,6 +163,15 @@ def test_rows_of_an_order_may_carry_their_epoch():
         rows = numbered.rows(step)
         assert (rows % 10).tolist() == plain.rows(step).tolist()
         assert (rows // 10).tolist() == [place // 10 for place in range(4 * step, 4 * step + 4)]
+
+
+def test_rows_in_order_of_length_carry_their_epoch_too(root):
+    recipe = Recipe(steps=9, batch_size=4, learning_rate=0.1, warmup=0, order="by_length")
+    plain = LengthOrder(np.full(COUNT, 9), recipe, 0)
+    order = order_of(feed(root, fresh=1), recipe, 0, 1)
+    for step in range(9):
+        ((rows,), (expected,)) = order.parts(step), plain.parts(step)
+        assert rows.tolist() == (expected + step // 3 * COUNT).tolist()
 
 
 def test_longspan_draws_new_pictures_and_raised_its_version():
