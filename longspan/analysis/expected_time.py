@@ -1,12 +1,13 @@
 """How long would a cell take on a device? From the cards of runs that had the device to themselves.
 
-    times = Times(evidence.runs, evidence.measurements, "NVIDIA H200")
+    times = Times(evidence.runs, evidence.measurements, "NVIDIA H200", versions={"text_4k": 1})
     times.of("text_4k", "performer", "noncausal_self", "longspan", "full", steps=10_000)
 
-A cell that was run before takes as long again. Any other is guessed: the time of a step with other mechanisms on that
-task, scaled by how much slower or faster than softmax the mechanism is elsewhere. That ratio comes from runs of both on
-one task or, failing that, from measurements of both by themselves, of which half of a slowdown counts in a step and
-none of a speed-up: the rest of the network and the kernel launches take their time too.
+A cell that was run before takes as long again; if that was under an older version of the task, whose recipe may have
+been another, it is a guess. So is any other: the time of a step with other mechanisms on that task, scaled by how much
+slower or faster than softmax the mechanism is elsewhere. That ratio comes from runs of both on one task or, failing
+that, from measurements of both by themselves, of which half of a slowdown counts in a step and none of a speed-up: the
+rest of the network and the kernel launches take their time too.
 """
 
 import math
@@ -14,6 +15,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from longspan.results.card import Card
 from longspan.results.device import device_of
@@ -50,12 +52,21 @@ def named(card: Card) -> str:
 
 
 class Times:
-    """Seconds of a step, evaluations included, by setting and mechanism."""
+    """Seconds of a step, evaluations included, by setting and mechanism; `versions` are those of the tasks today."""
 
-    def __init__(self, runs: Iterable[Card], measurements: Iterable[Card], device: str):
+    def __init__(
+        self,
+        runs: Iterable[Card],
+        measurements: Iterable[Card],
+        device: str,
+        versions: Mapping[str, int] = MappingProxyType({}),
+    ):
         self.device = device
         own = [card for card in runs if device_of(card) == device]
-        self.steps = _by_setting(card for card in own if not card["timing"].get("shared"))
+        alone = [card for card in own if not card["timing"].get("shared")]
+        today = [card for card in alone if card["task_version"] == versions.get(card["task"], card["task_version"])]
+        self.steps = _by_setting(today)
+        self.older = _by_setting(card for card in alone if card not in today)
         self.shared = _by_setting(card for card in own if card["timing"].get("shared"))
         self._cores = _core_seconds(card for card in measurements if _gpu(card) == device)
 
@@ -68,11 +79,13 @@ class Times:
                 return Expected(seconds * steps, "measured" if exact else f"from {setting.tier}", guess=not exact)
             if (seconds := self.shared.get(setting, {}).get(mechanism)) is not None:
                 return Expected(seconds * steps, f"guess: {setting.tier} on a shared device", guess=True, shared=True)
-        for shared in (False, True):
-            found = self._guess(self.shared if shared else self.steps, settings, mechanism)
-            if found is not None:
-                source = f"{found[1]}, on a shared device" if shared else found[1]
-                return Expected(found[0] * steps, source, guess=True, shared=shared)
+        for setting in settings:
+            if (seconds := self.older.get(setting, {}).get(mechanism)) is not None:
+                return Expected(seconds * steps, f"guess: {setting.tier} of an older version", guess=True)
+        where = ((self.steps, ""), (self.older, ", in an older version"), (self.shared, ", on a shared device"))
+        for known, words in where:
+            if (found := self._guess(known, settings, mechanism)) is not None:
+                return Expected(found[0] * steps, found[1] + words, guess=True, shared=known is self.shared)
         return Expected(None, f"no card of {task} on {self.device}", guess=True)
 
     def _guess(
@@ -104,7 +117,7 @@ class Times:
     def _trained_ratio(self, mechanism: str, pattern: str) -> float | None:
         ratios = [
             own[mechanism] / own[BASELINE]
-            for setting, own in self.steps.items()
+            for setting, own in (*self.steps.items(), *self.older.items())
             if setting.pattern == pattern and mechanism in own and BASELINE in own
         ]
         return statistics.geometric_mean(ratios) if ratios else None

@@ -109,10 +109,12 @@ def plan(
     evidence = analysis.gather(collect.card_folders(cards, out))
     devices = sorted({device_of(card) for card in (*evidence.runs, *evidence.set_aside)})
     here = _device(on, device, devices)
-    times = Times(evidence.runs, evidence.measurements, here)
+    known = catalogue(("attentions", "tasks"))
+    versions = {entry["name"]: entry["version"] for entry in known["tasks"]}
+    times = Times(evidence.runs, evidence.measurements, here, versions)
     found = missing(
         evidence.runs,
-        catalogue(("attentions", "tasks")),
+        known,
         suite,
         times,
         mechanisms=[str(Spec.parse(name)) for name in mechanisms] if mechanisms else None,

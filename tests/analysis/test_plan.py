@@ -95,6 +95,20 @@ def test_a_cell_that_was_run_takes_as_long_again():
     assert expected(cards, "softmax") == Expected(50.0, "measured")
 
 
+def test_a_run_under_an_older_version_of_the_task_is_a_guess_and_one_of_today_is_preferred():
+    old, lite = card(task_version=1, seconds=80.0), card(task_version=2, tier="lite", seconds=5.0, points=1)
+
+    def today(cards, mechanism="softmax"):
+        return Times(cards, [], "Test CPU", {"listops": 2}).of("listops", mechanism, NS, "longspan", "full", 500)
+
+    assert today([old]) == Expected(80.0, "guess: full of an older version", guess=True)
+    guess = Expected(pytest.approx(80.0), "guess: as softmax, in an older version", guess=True)
+    assert today([old], "linear") == guess
+    assert today([old, card(task_version=1, shared=True)], "linear") == guess
+    assert today([old, lite]) == Expected(25.0, "from lite", guess=True)
+    assert today([old, card(task_version=2)]) == Expected(50.0, "measured")
+
+
 def test_another_tier_is_scaled_by_its_steps_and_smoke_never():
     lite = card(tier="lite", seconds=5.0, points=1)
     assert expected([lite], "softmax") == Expected(25.0, "from lite", guess=True)
