@@ -56,7 +56,8 @@ class EncoderClassifier(nn.Module):
         else:
             waves = sinusoid(length, sizes.dim) if sizes.positions == "sinusoid" else None
             self.register_buffer("positions", waves, persistent=False)
-        self.dropout = make_dropout(sizes.dropout, sizes.dropout_tied)
+        rate = sizes.dropout if sizes.embedding_dropout is None else sizes.embedding_dropout
+        self.dropout = make_dropout(rate, sizes.dropout_tied)
         self.blocks = nn.ModuleList(Block(attention, sizes, length) for _ in range(sizes.layers))
         self.norm = make_norm(sizes) if sizes.norm_at == "pre" and sizes.final_norm else nn.Identity()
         self.head = nn.Sequential(*head(sizes, classes))

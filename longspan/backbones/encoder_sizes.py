@@ -21,6 +21,7 @@ class Sizes:
     mlp: int
     inner: int | None = None  # width of queries, keys and values when it is not dim
     dropout: float = 0.1
+    embedding_dropout: float | None = None  # of embeddings; None is as in the blocks
     attention_dropout: float = 0.1
     # "first" and "last" are the outputs at these real tokens; "sum_visible" divides by the maximum length
     pooling: Literal["cls", "mean", "first", "last", "max", "sum_visible"] = "cls"
@@ -57,8 +58,9 @@ class Sizes:
             raise UsageError("end_token is one more id, but input_mode=continuous has no ids; choose one of the two.")
         if self.zero_rule != "release" and not self.hide_zeros:
             raise UsageError(f"zero_rule={self.zero_rule} says how zeros are hidden; add hide_zeros=True.")
-        if not 0 <= self.mixer_dropout < 1:
-            raise UsageError(f"mixer_dropout is a rate from 0 to below 1, got {self.mixer_dropout}.")
+        for name in ("embedding_dropout", "mixer_dropout"):
+            if (rate := getattr(self, name)) is not None and not 0 <= rate < 1:
+                raise UsageError(f"{name} is a rate from 0 to below 1, got {rate}.")
         for name in ("embedding_std", "position_std", "pixel_std", "norm_momentum"):
             if not (number := getattr(self, name)) > 0:
                 raise UsageError(f"The network needs {name} above 0, got {number}; give a positive number.")

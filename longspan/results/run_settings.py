@@ -22,6 +22,7 @@ LATER = {
     "model.activation": "gelu_tanh",
     "model.block": "mlp",
     "model.dropout_tied": False,
+    "model.embedding_dropout": None,
     "model.embedding_std": 1.0,
     "model.end_token": False,
     "model.features": "one",

@@ -78,6 +78,7 @@ def state_space(
         "positions": "none",
         "pooling": "mean",
         "dropout": dropout,
+        "embedding_dropout": 0.0,
         "mixer_dropout": dropout,
         "dropout_tied": True,
     }

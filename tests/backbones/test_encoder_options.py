@@ -223,6 +223,12 @@ def test_dropout_inside_a_state_space_acts_in_training_alone(mechanism, tied):
     assert not torch.allclose(model(tokens), plain(tokens))
 
 
+@pytest.mark.parametrize("rate, dropped", [(None, True), (0.5, True), (0.0, False)])
+def test_embeddings_have_the_dropout_of_the_blocks_unless_they_have_their_own(rate, dropped):
+    embeddings = build(dropout=0.5, embedding_dropout=rate).train().dropout(torch.ones(40, 12))
+    assert bool((embeddings == 0).any()) == dropped
+
+
 def test_dropout_inside_has_no_effect_where_it_has_no_place():
     torch.testing.assert_close(build(mixer_dropout=0.5).train()(rows()), build().train()(rows()))
 
@@ -350,6 +356,7 @@ def test_projections_have_biases_where_they_are_asked_for():
         {"zero_rule": "nystrom"},
         {"end_token": True, "input_mode": "continuous"},
         {"mixer_dropout": 1.0},
+        {"embedding_dropout": -0.1},
         {"embedding_std": 0.0},
         {"norm_momentum": -1.0},
     ],

@@ -32,6 +32,8 @@ def test_state_spaces_have_the_recipes_of_the_literature(task, mechanism):
     assert rates == ROWS[task][5:]
     assert (model.norm, model.norm_at) == ("batch", "post" if task == "listops" else "pre")
     assert (model.positions, model.block, model.pooling) == ("none", "none", "mean")
+    assert (model.dropout, model.mixer_dropout) == ((0.1,) * 2 if task == "image" else (0.0,) * 2)
+    assert model.embedding_dropout == 0  # there is none at their input
     assert (recipe.betas, recipe.eps, recipe.schedule, recipe.decay) == (
         (0.9, 0.999),
         1e-8,
