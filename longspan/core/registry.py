@@ -156,6 +156,10 @@ class Registry:
             raise PluginError(
                 f"{target} does not define {', '.join(sorted(missing))}; write it to make the class usable."
             )
+        declared = inspect.get_annotations(self.base).get("meta")
+        wanted = next(iter(typing.get_args(declared)), declared)  # of ClassVar[AttentionMeta], what is in the brackets
+        if wanted is not None and not isinstance(getattr(thing, "meta", None), wanted):
+            raise PluginError(f"{target} does not declare what it is; give it meta = {wanted.__name__}(...).")
         return thing
 
 

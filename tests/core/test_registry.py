@@ -141,6 +141,20 @@ def test_what_is_no_usable_class_is_refused(plugin):
         attentions.get("no_such_package.at_all:Mine")
 
 
+@pytest.mark.parametrize("line", ["", "meta = {'title': 'Mean', 'cost': 'n'}", "meta = None"])
+def test_a_mechanism_without_meta_is_told_to_declare_it(tmp_path, line):
+    path = tmp_path / "undeclared.py"
+    path.write_text(
+        "from longspan.attentions import HeadwiseAttention\n"
+        "class Mine(HeadwiseAttention):\n"
+        f"    {line}\n"
+        "    def attend(self, q, k, v, *, key_mask=None, query_mask=None):\n"
+        "        return q\n"
+    )
+    with pytest.raises(PluginError, match=r"undeclared\.py:Mine .*; give it meta = AttentionMeta\(\.\.\.\)\."):
+        attentions.get(f"{path}:Mine")
+
+
 @pytest.mark.parametrize(
     "text, words",
     [
