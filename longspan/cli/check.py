@@ -64,8 +64,10 @@ def check(
         tables.console().print(conformance.explanation())
         return
     mechanisms, networks = _parted(mechanisms or [])
-    faults = _check_others(networks, task, as_json)
+    faults, others = _check_others(networks, task, as_json)
     if networks and not (mechanisms or every):
+        if as_json:
+            print_json(others)
         if faults:
             raise CheckFailed("; ".join(faults) + ".")
         return
@@ -87,7 +89,7 @@ def check(
     if unsaved:
         say(unsaved, error=True)
     if as_json:
-        print_json([report.to_json() for report in reports])
+        print_json(others + [report.to_json() for report in reports])  # one document, whatever was named
     elif len(reports) == 1:
         tables.console().print(conformance.table(reports[0]))
     else:
@@ -115,8 +117,10 @@ def _parted(names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
     return [name for name, kind in found if kind == "attentions"], [one for one in found if one[1] != "attentions"]
 
 
-def _check_others(named: list[tuple[str, str]], task: str | None, as_json: bool) -> list[str]:
-    """Check tasks and backbones, print what was found, and say what is broken."""
+def _check_others(
+    named: list[tuple[str, str]], task: str | None, as_json: bool
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Check tasks and backbones: sentences that say what is broken, and what was found, printed unless as JSON."""
     from longspan.cli import tables
     from longspan.runs.check_task import check_backbone, check_task
 
@@ -130,10 +134,11 @@ def _check_others(named: list[tuple[str, str]], task: str | None, as_json: bool)
             rows = [(one.promise, one.status, one.detail) for one in results]
             tables.console().print(tables.table(("promise", "status", "detail"), rows, title=name))
         if broken := [repr(one.promise) for one in results if one.status == "broken"]:
-            faults.append(f"{name} breaks {', '.join(broken)}")
-    if as_json and content:
-        print_json(content)
-    return faults
+            # what cannot even be built may have been meant as a mechanism
+            unfit = kind == "backbones" and len(broken) == len(results)
+            why = ", checked as a backbone since it is no longspan.attentions.Attention," if unfit else ""
+            faults.append(f"{name}{why} breaks {', '.join(broken)}")
+    return faults, content
 
 
 def _to_check(specs: list[str], every: bool, pattern: str | None) -> list[tuple[Any, Any]]:

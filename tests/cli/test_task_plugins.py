@@ -83,6 +83,20 @@ def test_check_looks_at_tasks_and_backbones():
     assert {promise["status"] for one in found for promise in one["promises"]} == {"kept"}
 
 
+def test_a_mechanism_and_a_backbone_checked_at_once_give_one_document():
+    result = call("check", "none", NETWORK, "--pattern", "NS", "--quick", "--json")
+    found = json.loads(result.stdout)
+    assert [one.get("kind", one.get("mechanism")) for one in found] == ["backbone", "none"]
+
+
+def test_a_module_that_is_neither_a_mechanism_nor_a_backbone_is_told_what_it_was_taken_for(folder):
+    body = "class Mine(nn.Module):\n    def __init__(self, dim, heads):\n        super().__init__()\n"
+    (folder / "mine.py").write_text(f"from torch import nn\n{body}")
+    result = call("check", "mine.py:Mine")
+    assert result.exit_code == 1
+    assert "mine.py:Mine, checked as a backbone since it is no longspan.attentions.Attention, breaks" in result.stderr
+
+
 @pytest.mark.parametrize(
     "old, new, promise",
     [
