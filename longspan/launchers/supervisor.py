@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from longspan.core.cell import Cell
-from longspan.core.errors import UNEXPECTED, Reported, UsageError
+from longspan.core.errors import UNEXPECTED, Reported, RunFailed, UsageError
 from longspan.core.mirror import everywhere
 from longspan.core.parent import adopt_orphans
 from longspan.core.signals import SIGNALS, Stopped
@@ -83,7 +83,10 @@ class Supervisor:
         """Resolve every cell in the process that may import its code; the first wrong one is raised."""
         shared = [cell for cell in cells if not is_plugin(cell)]
         if shared:
-            self._accept(shared, self._ask(self._clean(), self._request("plan", cells=shared), None))
+            try:
+                self._accept(shared, self._ask(self._clean(), self._request("plan", cells=shared), None))
+            except Died as died:  # before any cell began, so that no card can say why
+                raise RunFailed(f"No run could be prepared: {died.reason}.") from died
         for code in dict.fromkeys(map(_code, filter(is_plugin, cells))):
             group = [cell for cell in cells if _code(cell) == code]
             worker = self._start()

@@ -9,6 +9,7 @@ import pytest
 
 from longspan.core import threads
 from longspan.core.cell import Cell
+from longspan.core.errors import RunFailed
 from longspan.core.signals import Stopped
 from longspan.core.threads import COMPILERS, share_compilers
 from longspan.launchers import base, launch, supervisor
@@ -48,6 +49,16 @@ class Fake(InProcess):
 
 def open_lanes(count, budget=None, **how):
     return Local(NO_LIMITS, Budget(budget), share=count, **({"out": "out", "device": "cpu"} | how))
+
+
+def test_a_worker_that_dies_before_any_cell_began_is_no_surprise(monkeypatch):
+    def die(*_):
+        raise Died("its processes used 2 MiB, over the memory limit of 1 MiB")
+
+    monkeypatch.setattr(supervisor, "Worker", Fake)
+    monkeypatch.setattr(Fake, "ask", die)
+    with open_lanes(1) as open_ones, pytest.raises(RunFailed, match="over the memory limit of 1 MiB"):
+        open_ones.plan([Cell("listops", "softmax")])
 
 
 @pytest.mark.parametrize("count", [1, 3])
