@@ -4,13 +4,15 @@ What is pulled is untrusted: the card is read and checked like any other, each f
 sealed with, nothing is executed, and no name leads out of the folder.
 """
 
+import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from longspan.core.errors import CorruptFile, UsageError
+from longspan.core.errors import CorruptFile, StorageError, UsageError, shortened
 from longspan.results import card as cards
 from longspan.results import files
 from longspan.sharing.model_card import model_card
@@ -28,15 +30,17 @@ def push(card: str | Path, repository: str, *, private: bool = True, hub: Any = 
     if faults := list(files.faults(card, record, bulky=False)):
         raise CorruptFile(f"{card.name} was to be pushed, but {'; '.join(faults)}")
     hub = hub or _hub()
-    hub.create_repo(repository, repo_type=KIND, private=private, exist_ok=True)
+    with _asking(repository):
+        hub.create_repo(repository, repo_type=KIND, private=private, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         for name in (card.name, *(name for name in record["files"].values() if (card.parent / name).is_file())):
             shutil.copyfile(card.parent / name, place / name)
         (place / "README.md").write_text(model_card(record, card.name, repository), encoding="utf-8")
-        hub.upload_folder(
-            repo_id=repository, repo_type=KIND, folder_path=folder, commit_message=f"longspan: {card.stem}"
-        )
+        with _asking(repository):
+            hub.upload_folder(
+                repo_id=repository, repo_type=KIND, folder_path=folder, commit_message=f"longspan: {card.stem}"
+            )
     return f"{getattr(hub, 'endpoint', '')}/{repository}"
 
 
@@ -47,7 +51,8 @@ def pull(repository: str, *, out: str | Path = "out", hub: Any = None) -> list[P
     """
     hub = hub or _hub()
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(hub.snapshot_download(repository, repo_type=KIND, local_dir=folder))
+        with _asking(repository):
+            source = Path(hub.snapshot_download(repository, repo_type=KIND, local_dir=folder))
         found = {path: cards.read(path) for path in sorted(source.glob("*.json")) if not path.is_symlink()}
         if not found:
             raise UsageError(f"{repository} was to be pulled, but holds no card; push one with longspan share push.")
@@ -69,6 +74,21 @@ def _placed(path: Path, record: cards.Card, store: Path) -> Path:
         if (path.parent / name).is_file() and not (shelf / name).exists():
             shutil.copyfile(path.parent / name, shelf / name)
     return target if target.exists() else cards.write(target, record)
+
+
+@contextlib.contextmanager
+def _asking(repository: str) -> Iterator[None]:
+    """Say in one sentence why the Hub gave no answer; some of its errors are OSErrors, as if a disk were at fault."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("huggingface_hub", "httpx", "requests"):
+            raise
+        reason = shortened(" ".join(str(error).split()) or type(error).__name__, 300)
+        raise StorageError(
+            f"The Hub could not be asked for {repository} ({reason}); check its name, the network and your login "
+            "(hf auth whoami)."
+        ) from error
 
 
 def _hub() -> Any:

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from longspan.core.errors import CorruptFile, UsageError
+from longspan.core.errors import CorruptFile, StorageError, UsageError
 from longspan.results import card as cards_module
 from longspan.results.store import Store
 from longspan.sharing import log, pull, push
@@ -87,6 +87,21 @@ def test_a_forged_card_is_refused(hub, card, tmp_path):
     path.write_text(json.dumps(forged))
     with pytest.raises(CorruptFile):
         pull("me/model", out=tmp_path / "out", hub=hub)
+
+
+@pytest.mark.parametrize("module, base", [("huggingface_hub.errors", FileNotFoundError), ("httpx", Exception)])
+def test_a_hub_that_cannot_be_reached_is_not_called_a_fault_of_the_disk(hub, card, monkeypatch, module, base):
+    def fail(*_, **__):
+        raise type("Unreachable", (base,), {"__module__": module})("Name or service not known\nAn error happened")
+
+    monkeypatch.setattr(hub, "create_repo", fail)
+    monkeypatch.setattr(hub, "snapshot_download", fail)
+    for ask in (lambda: push(card, "me/it", hub=hub), lambda: pull("me/it", hub=hub)):
+        with pytest.raises(
+            StorageError, match=r"me/it .*Name or service not known.* check its name, the network"
+        ) as told:
+            ask()
+        assert "\n" not in str(told.value)
 
 
 def test_a_repository_without_cards_says_so(hub, tmp_path):
