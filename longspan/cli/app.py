@@ -56,6 +56,12 @@ class Commands(TyperGroup):
             return name, self.commands[name], args[2:]
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # typer would end without a word
+            raise typer.Abort from error
+
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Any:
         with plain_streams():
             self._main(list(sys.argv[1:] if args is None else args), **settings)

@@ -448,6 +448,17 @@ def test_an_unexpected_error_is_still_one_sentence(monkeypatch):
     assert "ZeroDivisionError" in result.stderr
 
 
+def test_ctrl_c_in_a_command_that_saves_nothing_says_so(folder, monkeypatch):
+    from longspan import conformance
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conformance, "explanation", interrupted)
+    result = call("check", "--explain")
+    assert (result.exit_code, result.stderr, result.stdout) == (130, "Stopped.\n", "")
+
+
 LONG = [word if word != "recipe.steps=2" else "recipe.steps=1000000" for word in SET]
 
 
