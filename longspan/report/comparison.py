@@ -71,10 +71,10 @@ def data(
 
 def _facts(one: MechanismPage) -> dict[str, str]:
     entry = one.entry
-    if not entry:
-        return {"Family": one.family}
-    patterns = ", ".join(pattern.replace("_", " ") for pattern in entry["patterns"])
     checked = f"{len(one.broken)} broken" if one.broken else "all kept" if one.conformance else "not checked"
+    if not entry:
+        return {"Family": one.family, "Promises": checked}
+    patterns = ", ".join(pattern.replace("_", " ") for pattern in entry["patterns"])
     return {
         "Family": one.family,
         "Cost in length": f"O({entry['cost']})".replace("^2", "²").replace("^3", "³"),
@@ -97,6 +97,7 @@ def _curves(label: str, curves: Any, look: Mapping[str, Look]) -> dict[str, Any]
         )
     return {
         "label": label,
+        "where": curves.where,
         "y": curves.label,
         "lines": lines,
         "xticks": list(length_ticks(x for line in curves.lines for x in line.x).items()),

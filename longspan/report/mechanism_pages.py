@@ -81,30 +81,39 @@ def learning_figures(
 
 def cost_figure(name: str, findings: Sequence[Finding], look: Mapping[str, Look]) -> dict[str, Any] | None:
     """Time and memory over the length beside softmax, in every pattern and mode it was measured in."""
+    chosen: dict[str, Curves] = {}
+    for wanted in ({name, BASELINE}, {name}):  # alone only where no bench has both
+        for label, curves in cost_curves(findings):
+            if wanted <= {base_name(line.mechanism) for line in curves.lines}:
+                chosen.setdefault(label, curves)
+    several = len({curves.where for curves in chosen.values()}) > 1
     views = []
-    for label, curves in cost_curves(findings):
+    for label, curves in chosen.items():
         lines = [line for line in curves.lines if base_name(line.mechanism) in (name, BASELINE)]
-        if any(base_name(line.mechanism) == name for line in lines):
-            marks = [
-                length_line(line, look, [f"{x:,.0f} tokens: {y:,.4g}" for x, y in zip(line.x, line.y, strict=True)])
-                for line in lines
-            ]
-            x = Axis("tokens", log=True, ticks=length_ticks(x for line in lines for x in line.x))
-            y = Axis(curves.label, log=True, ticks=value_ticks(y for line in lines for y in line.y))
-            views.append(FigureView(label, marks, x, y, compare=True))
+        marks = [
+            length_line(line, look, [f"{x:,.0f} tokens: {y:,.4g}" for x, y in zip(line.x, line.y, strict=True)])
+            for line in lines
+        ]
+        x = Axis("tokens", log=True, ticks=length_ticks(x for line in lines for x in line.x))
+        y = Axis(curves.label, log=True, ticks=value_ticks(y for line in lines for y in line.y))
+        views.append(FigureView(f"{label}, {curves.where}" if several else label, marks, x, y, compare=True))
     return figure_json.render(Figure(views)) if views else None
 
 
 def cost_curves(findings: Sequence[Finding]) -> Iterator[tuple[str, Curves]]:
-    """Every quantity once for a pattern and mode, on the bench and in the variant that come first."""
-    seen = set()
+    """Every quantity for a pattern and mode, the fullest bench and the first variant first.
+
+    Another bench follows only for a mechanism that an earlier one lacks, such as a plug-in measured on another machine.
+    """
+    seen: dict[str, list[set[str]]] = {}
     for finding in findings:
         if finding.question not in ("growth", "decode"):
             continue
         for curves in finding.figure or ():
-            key = (curves.pattern, curves.mode, curves.label)
-            if key not in seen:
-                seen.add(key)
-                quantity = curves.label.partition(",")[0]
-                pattern = curves.pattern.replace("_", " ")
-                yield f"{MODES.get(curves.mode, curves.mode)} {quantity}, {pattern}", curves
+            quantity = curves.label.partition(",")[0]
+            pattern = curves.pattern.replace("_", " ")
+            label = f"{MODES.get(curves.mode, curves.mode)} {quantity}, {pattern}"
+            names = {base_name(line.mechanism) for line in curves.lines}
+            if not any(names <= earlier for earlier in seen.setdefault(label, [])):
+                seen[label].append(names)
+                yield label, curves

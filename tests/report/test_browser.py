@@ -12,6 +12,7 @@ from longspan import analysis
 from longspan.analysis import Evidence, gather
 from longspan.report import answer
 from longspan.report.build import build
+from longspan.results.catalogue import SHIPPED, read
 from tests.analysis.answers import fill, lab_cards
 from tests.report.example import (
     CATALOGUE,
@@ -37,8 +38,10 @@ FLAGS = [
 ]
 DRAWN = "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.stage svg'))"  # even off screen
 PAGES = ["index", "board", "tasks", "task/listops", "questions", "mechanisms", "mechanism/performer", "compare"]
-PAGES += ["published", "problems", "docs/index", "docs/api", "samples/task/point_cloud_completion"]
+PAGES += ["published", "problems", "docs/index", "docs/api"]
 PAGES += [
+    "samples/task/point_cloud_completion",
+    "samples/task/super_resolution",
     "samples/samples",
     "full/index",
     "full/mechanism/s4",
@@ -79,7 +82,7 @@ def site(tmp_path_factory):
     answers = gather([fill(tmp_path_factory.mktemp("answers") / "cards")])
     build(answers.runs, out / "answers", CATALOGUE, evidence=answers)
     samples = fill_with_samples(tmp_path_factory.mktemp("samples"), HOSTILE, HOSTILE_TITLE)
-    build(samples, out / "samples", CATALOGUE)
+    build(samples, out / "samples", CATALOGUE | {"tasks": read(SHIPPED)["tasks"]})  # with pictures of every task
     build([], out / "lab", CATALOGUE, evidence=Evidence(measurements=lab_cards("guest", HOSTILE_TITLE)))
     crowd = [make_core(name, {n: 1e-6 * (i + 1) * n for n in (1024, 4096)}) for i, name in enumerate(CROWD)]
     answered = answer.page(analysis.answer("growth", Evidence(measurements=crowd)))

@@ -12,16 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from longspan.report import docs_pages
+from longspan.analysis import growth
+from longspan.analysis.cards import Evidence
+from longspan.report import comparison, docs_pages
 from longspan.report.attention_maps import maps_of
 from longspan.report.build import build
 from longspan.report.groups import board_groups
 from longspan.report.landing import lanes, standings
 from longspan.report.look import looks
+from longspan.report.mechanism_pages import cost_figure, mechanism_pages
 from longspan.report.task_samples import samples_of
 from longspan.results.catalogue import SHIPPED, read
 from tests.report.example import CATALOGUE, CONFORMANCE, HOSTILE, example_cards, example_evidence
-from tests.results.factory import make_card
+from tests.results.factory import make_card, make_core
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = {entry["name"]: entry for entry in read(SHIPPED)["attentions"]}
@@ -66,6 +69,33 @@ def test_better_than_softmax_is_to_the_right_whichever_way_scores_run(metric, hi
     best, softmax = standings(group, "mine.py:Task")
     assert (best.row.mechanism, round(best.gain)) == ("linear", 20)
     assert (softmax.row.mechanism, softmax.gain) == ("softmax", 0.0)
+
+
+def test_costs_on_a_machine_of_ones_own_are_shown_beside_those_of_the_fullest_bench():
+    elsewhere = {"environment": {"cpu": "Own CPU", "gpu": None, "torch": "2.13.0"}}
+    measured = [make_core(name) for name in ("softmax", "linear", "local")]
+    measured += [make_core(name, variants=("eager",), **elsewhere) for name in ("softmax", "mine.py:Mine")]
+    measured += [make_core("mine.py:Mine", {256: 1e-5}, settings={"batch": 1}, **elsewhere)]  # softmax is not there
+    findings = [growth.answer(Evidence(measurements=measured))]
+    look = looks(["softmax", "linear", "local", "mine.py:Mine"])
+
+    def drawn(name):
+        view = cost_figure(name, findings, look)["views"][0]
+        return view["label"], sorted(mark["name"] for mark in view["marks"])
+
+    assert drawn("linear") == ("Forward time, noncausal self", ["Linear", "Softmax"])
+    assert drawn("mine.py:Mine") == ("Forward time, noncausal self", ["Mine.Py:Mine", "Softmax"])
+
+    benches = [sorted(one["lines"]) for one in comparison.data({}, findings, {}, look)["curves"] if "time" in one["y"]]
+    assert ["mine.py:Mine", "softmax"] in benches
+    assert ["linear", "local", "softmax"] in benches
+
+
+def test_of_a_mechanism_from_elsewhere_the_comparison_says_whether_it_keeps_its_promises():
+    checked = [{"mechanism": "mine.py:Mine", "promises": [{"promise": "shape", "status": "broken", "detail": ""}]}]
+    pages = mechanism_pages([make_card("mine.py:Mine")], [], {}, checked)
+    found = comparison.data(pages, [], {}, looks(["mine.py:Mine"]))
+    assert found["mechanisms"]["mine.py:Mine"]["facts"]["Promises"] == "1 broken"
 
 
 def test_without_softmax_nobody_is_compared_with_it():

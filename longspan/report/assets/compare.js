@@ -42,6 +42,7 @@ if (comparing) {
 
   const maps = (pair) => {
     const patterns = [...new Set(pair.flatMap((name) => Object.keys(mechanisms[name].maps)))];
+    const drawn = (name) => Object.keys(mechanisms[name].maps).length > 0; // a mechanism from elsewhere has no picture
     const legend = element("p", { class: "legend" }, ...pair.map((name) => heading(name)));
     const pictures = patterns.map((pattern) => {
       const words = pattern.replaceAll("_", " ");
@@ -50,7 +51,7 @@ if (comparing) {
         const label = `${mechanisms[name].title}, ${words}: what attends to what`;
         return map
           ? element("span", { class: "map", role: "img", "aria-label": label, style: `--map: url(${map}); --own: ${hue(mechanisms[name].colour)}` })
-          : element("span", { class: "map none" }, "no such pattern");
+          : element("span", { class: "map none" }, drawn(name) ? "no such pattern" : "no picture");
       });
       return element("figure", {}, element("figcaption", {}, words), element("div", { class: "two" }, ...sides));
     });
@@ -72,13 +73,17 @@ if (comparing) {
   };
 
   const costs = (pair) => {
-    const views = curves.flatMap((one) => {
-      const marks = [...new Set(pair)].filter((name) => one.lines[name]).map((name) => ({
+    const wanted = [...new Set(pair)];
+    const both = curves.filter((one) => wanted.every((name) => one.lines[name]));
+    const chosen = both.filter((one, index) => both.findIndex((other) => other.label === one.label) === index);
+    const several = new Set(chosen.map((one) => one.where)).size > 1;
+    const views = chosen.map((one) => {
+      const marks = wanted.map((name) => ({
         kind: "line", ...one.lines[name], colour: mechanisms[name].colour, symbol: "circle", width: 2.4, name: mechanisms[name].title, group: name,
         hover: one.lines[name].y.map((value, index) => `${one.lines[name].x[index].toLocaleString("en")} tokens: ${value.toLocaleString("en", { maximumSignificantDigits: 4 })}`),
       }));
-      const wanted = new Set(pair).size;
-      return marks.length < wanted ? [] : [{ label: one.label, x: { label: "tokens", log: true, ticks: one.xticks }, y: { label: one.y, log: true, ticks: one.yticks }, marks, compare: true }];
+      const label = several ? `${one.label}, ${one.where}` : one.label;
+      return { label, x: { label: "tokens", log: true, ticks: one.xticks }, y: { label: one.y, log: true, ticks: one.yticks }, marks, compare: true };
     });
     if (!views.length) return element("p", { class: "quiet" }, "They were not measured on the same bench.");
     const script = element("script", { type: "application/json" });
