@@ -8,7 +8,7 @@ import typer
 
 from longspan.cli.app import Dtype, Json, Out, Pattern, ProgressBar, app, print_json, say
 from longspan.cli.completion import everything
-from longspan.core.errors import CheckFailed, StorageError, UsageError
+from longspan.core.errors import CheckFailed, StorageError, UsageError, first_few
 
 if TYPE_CHECKING:
     from longspan.conformance import Report
@@ -94,13 +94,15 @@ def check(
         tables.console().print(conformance.table(reports[0]))
     else:
         tables.print_conformance([report.to_json() for report in reports], tables.console())
-    broken = [
-        f"{report.mechanism} as {report.pattern} breaks {', '.join(repr(f.promise) for f in report.broken)}"
-        for report in reports
-        if not report.ok
-    ]
-    if broken := faults + broken:
+    if broken := faults + [_sentence(report) for report in reports if not report.ok]:
         raise CheckFailed("; ".join(broken) + ".")
+
+
+def _sentence(report: "Report") -> str:
+    """What is broken, and why where one reason explains all of it, as when every call raises the same error."""
+    reasons = {result.detail for result in report.broken}
+    why = f", all for one reason: {reasons.pop()}" if len(reasons) == 1 < len(report.broken) else ""
+    return f"{report.mechanism} as {report.pattern} breaks {first_few(repr(f.promise) for f in report.broken)}{why}"
 
 
 def _parted(names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -102,6 +102,17 @@ def shortened(text: str, length: int = 80) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
+def first_few(words: Iterable[str], most: int = 8) -> str:
+    """The first few words, with the number of those left out.
+
+    >>> first_few(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    words = list(words)
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
 _COMPARABLE = 200  # characters; comparing is quadratic in the length
 
 

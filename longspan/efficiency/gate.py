@@ -18,6 +18,7 @@ from torch import Tensor
 
 from longspan.attentions import Mechanism, Pattern
 from longspan.conformance import check
+from longspan.core.errors import first_few
 from longspan.efficiency.memory import release
 from longspan.efficiency.setup import Setup
 from longspan.efficiency.workload import TimedCalls
@@ -68,7 +69,7 @@ def conformance(
 
 
 def _sentence(broken: Sequence[str]) -> str | None:
-    return f"it breaks {', '.join(map(repr, broken))}; see longspan check" if broken else None
+    return f"it breaks {first_few(map(repr, broken))}; see longspan check" if broken else None
 
 
 def agreement(workload: SupportsSample) -> float | None:

@@ -5,10 +5,11 @@ The order is that of the paper's own table: chance, models, spread over the mode
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from longspan import suites
+from longspan.core.errors import first_few
 from longspan.results.board_notes import LEFT_CHANCE, RULES
 from longspan.results.board_types import Board, BoardCell, Mean, Row
 from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
@@ -19,7 +20,6 @@ LEADING, NOT_ABOVE_CHANCE, DASH, PRINTED_ERROR = "●", "°", "–", "†"
 CONFORMANCE = {"kept": "", "broken": "✗", "unchecked": "?"}  # beside the name of a row
 MARKS = (LEADING, NOT_ABOVE_CHANCE, "±", *filter(None, CONFORMANCE.values()))  # explained below a table that has them
 NAME = "Mechanism"
-MOST_LISTED = 8
 OWN_COLUMNS = ("#", "Seeds", "Steps/s", "Parameters")  # empty for published rows
 FREE_TITLE = "Free track, not to be quoted beside published numbers"
 FREE_NOTE = (
@@ -320,7 +320,7 @@ def difference_notes(view: Board) -> list[str]:
 def broken_notes(view: Board) -> list[str]:
     """Which promises are broken, where one is."""
     return [
-        f"{row.title}: breaks {_listed(row.conformance.broken) or 'a promise'}, so it is not ranked."
+        f"{row.title}: breaks {first_few(row.conformance.broken) or 'a promise'}, so it is not ranked."
         for row in (*view.rows, *view.free, *view.fidelity)
         if row.conformance.status == "broken"
     ]
@@ -332,16 +332,10 @@ def _off_notes(view: Board) -> list[str]:
     for card in view.off:
         seeds[card.title, card.task, card.reason].append(card.seed)
     return [
-        f"Off the board: {title} on {task}, {'seed' if len(own) == 1 else 'seeds'} {_listed(map(str, own))} ({reason})."
+        f"Off the board: {title} on {task}, {'seed' if len(own) == 1 else 'seeds'} "
+        f"{first_few(map(str, own))} ({reason})."
         for (title, task, reason), own in seeds.items()
     ]
-
-
-def _listed(words: Iterable[str]) -> str:
-    """The first few words, with the number of those left out."""
-    words = list(words)
-    more = f" and {len(words) - MOST_LISTED} more" if len(words) > MOST_LISTED else ""
-    return ", ".join(words[:MOST_LISTED]) + more
 
 
 def footnotes(view: Board, style: Style = IN_WORDS) -> list[str]:

@@ -15,7 +15,7 @@ from longspan import conformance
 from longspan.attentions import Pattern
 from longspan.conformance import PromiseResult, Report
 from longspan.core import audit
-from longspan.core.errors import LongspanError, StorageError
+from longspan.core.errors import LongspanError, StorageError, first_few
 from longspan.core.signals import Stopped
 from longspan.results.conformance import load, save
 from longspan.results.row_conformance import Checks, broken_promises
@@ -50,7 +50,7 @@ def check_plugin(plan: RunPlan, out: Path) -> PluginCheck:
     reports += _ask(plan, unknown, out)
     broken = list(dict.fromkeys(name for report in reports for name in broken_promises(report)))
     if broken:
-        names = ", ".join(map(repr, broken))
+        names = first_few(map(repr, broken))
         print(f"{plan.mechanism} breaks {names} (see longspan check), so boards will not rank it.", file=sys.stderr)
     full = all(report["profile"] == "full" for report in reports)
     status, profile = "broken" if broken else "kept", "full" if full else PROFILE

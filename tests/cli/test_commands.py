@@ -448,6 +448,27 @@ def test_an_unexpected_error_is_still_one_sentence(monkeypatch):
     assert "ZeroDivisionError" in result.stderr
 
 
+BLIND = """
+from longspan.attentions import AttentionMeta, HeadwiseAttention, Pattern
+
+class Mine(HeadwiseAttention):
+    meta = AttentionMeta(title="Mine", paper="none", family="test", cost="n", patterns=(Pattern.NONCAUSAL_SELF,))
+
+    def attend(self, q, k, v):  # takes no masks
+        return v
+"""
+
+
+def test_a_mechanism_that_always_raises_is_told_why_and_not_everything_it_breaks(folder):
+    (folder / "mine.py").write_text(BLIND)
+    result = call("check", "mine.py:Mine", "--quick")
+    assert_one_sentence(result, 1)
+    assert re.search(
+        r"'shape and dtype', .* and \d\d more, all for one reason: raised TypeError: .*key_mask", result.stderr
+    )
+    assert len(result.stderr) < 500
+
+
 def test_ctrl_c_in_a_command_that_saves_nothing_says_so(folder, monkeypatch):
     from longspan import conformance
 
