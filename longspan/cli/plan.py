@@ -100,20 +100,24 @@ def plan(
     from longspan.analysis.plan import missing
     from longspan.core.spec import Spec
     from longspan.results import collect
-    from longspan.results.device import device_of
+    from longspan.results.shipped import shipped_cards
 
     if not run and (budget is not None or share > 1 or not weights):
         raise UsageError("--budget, --share and --no-weights are for --run; without it nothing is run.")
     if run and as_json:
         raise UsageError("--json prints the plan and nothing else; leave out --run, or --json.")
-    evidence = analysis.gather(collect.card_folders(cards, out))
-    devices = sorted({device_of(card) for card in (*evidence.runs, *evidence.set_aside)})
+    own = evidence = analysis.gather(collect.card_folders(cards, out))
+    devices = _devices(own)
+    if on is not None and not cards and not _matching(on, devices):
+        # cards that come with the package say how long a cell takes, not that it is done
+        evidence = analysis.gather([], others=shipped_cards())
+        devices = sorted({*devices, *_devices(evidence)})
     here = _device(on, device, devices)
     known = catalogue(("attentions", "tasks"))
     versions = {entry["name"]: entry["version"] for entry in known["tasks"]}
     times = Times(evidence.runs, evidence.measurements, here, versions)
     found = missing(
-        evidence.runs,
+        own.runs,
         known,
         suite,
         times,
@@ -138,10 +142,10 @@ def plan(
     if run and found.cells:
         debug = getattr(context.find_root().command, "debug", False)
         how = {"out": str(out), "device": device, "real": real, "weights": weights, "debug": debug}
-        own = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
-        _run(found.cells, launcher, share, budget, how | launcher_options(launcher, **own))
+        special = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
+        _run(found.cells, launcher, share, budget, how | launcher_options(launcher, **special))
     elif not as_json and found.cells:
-        say(f"Run them with longspan plan {suite} --run --budget 25m; --share 4 lets four at a time share a GPU.")
+        say("The same command with --run --budget 25m runs them; --share 4 lets four at a time share a GPU.")
 
 
 def _device(on: str | None, device: str, devices: Sequence[str]) -> str:
@@ -150,10 +154,20 @@ def _device(on: str | None, device: str, devices: Sequence[str]) -> str:
 
     if on is None:
         return (meter.gpu_name() if device != "cpu" else None) or environment.cpu_name()
-    matching = [name for name in devices if on.casefold() in name.casefold()]
+    matching = _matching(on, devices)
     if len(matching) != 1:
         raise UsageError(f"--on {on} names {len(matching)} devices; cards are of: {', '.join(devices) or 'none'}.")
     return matching[0]
+
+
+def _devices(evidence: Any) -> list[str]:
+    from longspan.results.device import device_of
+
+    return sorted({device_of(card) for card in (*evidence.runs, *evidence.set_aside)})
+
+
+def _matching(on: str, devices: Sequence[str]) -> list[str]:
+    return [name for name in devices if on.casefold() in name.casefold()]
 
 
 def _begun(out: Path) -> dict[tuple, float]:
