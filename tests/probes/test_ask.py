@@ -28,6 +28,7 @@ RUNS = {
     "gpt2": ("lm", "softmax", FEW_BOOKS | {"data.length": 16}),
     "roberta": ("mlm", "softmax", FEW_BOOKS),
     "transformer": ("summarization", "softmax", {"model.heads": 2, "model.longest": 4}),
+    "kinds": ("recall", "linear", {"model.layers": 1}),
     "informer": ("forecasting_etth1", "softmax", {}),
 }
 
@@ -114,6 +115,12 @@ def test_the_gap_is_that_of_the_whole_training_set_to_the_test_score(ask, traine
     assert found["train"]["count"] == SMALL["data.train"]
     assert found["test"]["accuracy"] == run["score"]["value"]
     assert found["gap"] == pytest.approx(found["train"]["accuracy"] - found["test"]["accuracy"])
+
+
+def test_the_gap_of_an_accuracy_that_is_a_mean_over_kinds(ask, trained):
+    run, found = cards.read(trained("kinds")), ask("gap", "kinds")[0]["results"]
+    assert found["test"]["accuracy"] == run["score"]["value"]
+    assert 0 <= found["train"]["accuracy"] <= 1
 
 
 def test_rollout_maps_lie_over_their_images(ask):
