@@ -58,7 +58,7 @@ def planted(name):
 
 def trust(*mechanisms, pattern="noncausal_self", ok=True):
     """Made-up reports of a check."""
-    lines = [] if ok else [{"promise": "no future leak", "status": "broken", "detail": "made up"}]
+    lines = [{"promise": "no future leak", "status": "kept" if ok else "broken", "detail": "made up"}]
     report = {"pattern": pattern, "device": "cpu", "dtype": "float32", "profile": "full", "ok": ok, "promises": lines}
     return [{"mechanism": str(attentions.get(name)), **report} for name in mechanisms]
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from longspan import conformance, runs
+from longspan.core.errors import first_few
 from longspan.results.board import board
 from longspan.results.conformance import load
 from longspan.results.store import Store
@@ -75,7 +76,7 @@ def test_a_broken_promise_is_said_in_one_line_and_on_the_card_and_training_goes_
     card = run(BLIND)
     assert (card["status"], card["conformance"]["status"]) == ("ok", "broken")
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "breaks" in line]
-    assert all(repr(name) in line for name in card["conformance"]["broken"])
+    assert first_few(map(repr, card["conformance"]["broken"])) in line
     assert line.endswith("so boards will not rank it.")
     official = {**card, "overrides": {}, "track": "fixed"}
     (row,) = board([official], ["listops"], "longspan", "smoke").rows

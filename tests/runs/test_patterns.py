@@ -89,7 +89,8 @@ def test_a_run_says_what_sat_in_every_slot_and_its_score_is_no_percentage(folder
     paths = sorted((folder / "out" / "cards").rglob("*.json"))
     for path in paths:
         findings = {finding.check: finding for finding in verify(path)}
-        assert {name for name, finding in findings.items() if finding.status != "kept"} == {"labels"}  # has no classes
+        not_asked = {name for name, finding in findings.items() if finding.status != "kept"}
+        assert not_asked == {"labels", "settings"}  # the task has no classes, and its protocol is that of the test
         assert "perplexity" in findings["score"].detail
     both = next(path for path in paths if "noncausal_self_causal_cross" in path.name)
     assert runs.load(both).encoder[0].attention.pattern == NS

@@ -201,6 +201,7 @@ def test_a_card_can_be_verified_from_what_lies_beside_it(unbroken):
         ("card", "kept"),
         ("files", "kept"),
         ("numbers", "kept"),
+        ("settings", "kept"),
         ("labels", "kept"),
         ("score", "kept"),
     ]
