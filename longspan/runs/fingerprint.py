@@ -10,7 +10,9 @@ rather than hashed: on another machine or with another version of torch, a hash 
 of them lies near a rounding boundary. Mechanisms initialise their weights with functions that draw the same numbers in
 all versions of torch (`normal_`, `uniform_`), which `trunc_normal_` does not.
 
-It sees initialisation, forward and backward in evaluation mode, not what a mechanism does in training mode alone.
+What carries something to the next layer or segment has a second fingerprint for each pattern, of `carried`: a language
+model in segments never calls `forward`. It sees initialisation, forward and backward in evaluation mode, not what a
+mechanism does in training mode alone.
 """
 
 import functools
@@ -29,6 +31,7 @@ from longspan.kernels.packing import real
 DIM, HEADS = 16, 2
 LENGTH, CONTEXT = 600, 610  # beyond the default window, blocks, chunk and number of landmarks of every built-in
 REAL = 521  # tokens of the padded row
+SEGMENT, PASSES = 75, 2  # of a row, for `carried`: so many tokens that memories overflow
 PROJECTIONS = 3
 DIGITS = 6  # two more than the comparison needs
 SCALE = 3.0  # of the inputs: attention weights far from uniform
@@ -58,27 +61,44 @@ def fingerprint(mechanism: Mechanism) -> Fingerprint | None:
 @functools.cache
 def _cached(cls: type[Attention], options: tuple[tuple[str, Any], ...]) -> Fingerprint | None:
     try:
-        return {pattern.value: _numbers(cls, dict(options), pattern) for pattern in cls.meta.patterns}
+        found = {pattern.value: _numbers(cls, dict(options), pattern) for pattern in cls.meta.patterns}
+        if cls.meta.carries:
+            found |= {f"{p.value}, carried": _numbers(cls, dict(options), p, carried=True) for p in cls.meta.patterns}
+        return found
     except Exception:  # at these sizes or without a GPU; the version alone identifies it then
         return None
 
 
 @torch.enable_grad()
-def _numbers(cls: type[Attention], options: dict[str, Any], pattern: Pattern) -> dict[str, list[float]]:
-    mask, context_mask = real(torch.tensor([LENGTH, REAL]), LENGTH), None
-    inputs = [(SCALE * _noise("x", 2, LENGTH, DIM)).requires_grad_()]
+def _numbers(
+    cls: type[Attention], options: dict[str, Any], pattern: Pattern, *, carried: bool = False
+) -> dict[str, list[float]]:
+    mask = real(torch.tensor([LENGTH, REAL]), LENGTH)
+    inputs, masks = [(SCALE * _noise("x", 2, LENGTH, DIM)).requires_grad_()], {"mask": mask}
     if pattern.cross:
         inputs.append((SCALE * _noise("context", 2, CONTEXT, DIM)).requires_grad_())
-        context_mask = real(torch.tensor([REAL, CONTEXT]), CONTEXT)
+        masks["context_mask"] = real(torch.tensor([REAL, CONTEXT]), CONTEXT)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(SEED)  # torch.manual_seed would also reseed every GPU
         layer = cls(DIM, HEADS, pattern, max_length=LENGTH, max_context=CONTEXT, **options).double().eval()
-        y = layer(*inputs, mask=mask, context_mask=context_mask)
-    y = y * mask[..., None]  # what a padded position holds is not defined
+        y = _carried(layer, *inputs, **masks) if carried else layer(*inputs, **masks)
+    y = y * mask.repeat(1, y.shape[1] // LENGTH)[..., None]  # what a padded position holds is not defined
     directions = [_noise(f"direction {k}", *y.shape) for k in range(PROJECTIONS)]
     total = (y * torch.stack(directions).sum(dim=0)).sum()
     gradients = torch.autograd.grad(total, inputs, materialize_grads=True)
     return {"output": _summary(y), "gradient": _summary(torch.cat(gradients, dim=1))}
+
+
+def _carried(layer: Attention, x: Tensor, *context: Tensor, mask: Tensor, **context_mask: Tensor) -> Tensor:
+    """The outputs of all calls, one after the other, each given what the one before carries: of a row passed twice."""
+    in_segments = layer.meta.carries == "segments"
+    length, parts, carry = SEGMENT if in_segments else LENGTH, [], None
+    for first in (*range(0, LENGTH, length),) * PASSES:
+        part = slice(first, first + length)
+        y, carry = layer.carried(x[:, part], *context, mask=mask[:, part], carry=carry, **context_mask)
+        carry = carry.detached() if in_segments and carry is not None else carry
+        parts.append(y)
+    return torch.cat(parts, dim=1)
 
 
 def _summary(values: Tensor) -> list[float]:

@@ -6,6 +6,7 @@ python -m tests.runs.test_fingerprint        # rewrites fingerprints.json after 
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,10 @@ def test_outputs_change_only_with_the_version(spec):
     before, now = recorded().get(spec), code_identity(attentions.get(spec))
     remedy = "run python -m tests.runs.test_fingerprint"
     assert before is not None, f"{spec} is new; {remedy}"
-    patterns = set() if spec in NO_NUMBERS else set(attentions.get(spec).meta.patterns)
-    assert now.get("mechanism_fingerprint", {}).keys() == patterns
+    meta = attentions.get(spec).meta
+    expected = set() if spec in NO_NUMBERS else set(meta.patterns)
+    expected |= {f"{pattern}, carried" for pattern in expected if meta.carries}
+    assert now.get("mechanism_fingerprint", {}).keys() == expected
     assert before["mechanism_version"] == now["mechanism_version"], f"{spec} has a new version; {remedy}"
     assert same_code(before, now), f"{spec} computes something else: raise meta.version, then {remedy}"
 
@@ -94,6 +97,24 @@ def test_a_changed_gradient_is_noticed(monkeypatch):
         == before["mechanism_fingerprint"]["causal_self"]["output"]
     )
     assert not same_code(before, now)
+
+
+@pytest.mark.parametrize("name, part", [("luna", "p"), ("transformer_xl", "x"), ("compressive_transformer", "old")])
+def test_what_is_carried_otherwise_is_noticed(name, part, monkeypatch):
+    """`forward` stays as it is, so that only what was carried is seen to change."""
+    mechanism = attentions.get(name)
+    before, carried = code_identity(mechanism), mechanism.cls.carried
+    fingerprints._cached.cache_clear()
+
+    def weaker(self, x, *inputs, carry=None, **masks):
+        y, carry = carried(self, x, *inputs, carry=carry, **masks)
+        return y, carry if carry is None else replace(carry, **{part: 0.5 * getattr(carry, part)})
+
+    monkeypatch.setattr(mechanism.cls, "carried", weaker)
+    now = code_identity(mechanism)
+    assert not same_code(before, now)
+    old = before["mechanism_fingerprint"]  # of cards from before there were numbers of `carried`
+    assert same_code(before | {"mechanism_fingerprint": {p.value: old[p.value] for p in mechanism.meta.patterns}}, now)
 
 
 def test_a_built_in_that_is_moved_renamed_and_reformatted_is_the_same_code(tmp_path, monkeypatch):
