@@ -74,7 +74,8 @@ class Commands(TyperGroup):
         except (Exception, KeyboardInterrupt) as error:
             if self.debug:
                 raise
-            sentence, code = explain(error)
+            command = f"longspan {words[0]}" if words and words[0] in self.commands else "longspan"
+            sentence, code = explain(error, command)
             say(sentence, error=True)
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -116,12 +117,12 @@ def spread(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
         yield word
 
 
-def explain(error: BaseException) -> tuple[str, int]:
-    """What to tell the user about a failure, and the exit code."""
+def explain(error: BaseException, command: str = "longspan") -> tuple[str, int]:
+    """What to tell the user about a failure of this command, and the exit code."""
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         return "Stopped.", INTERRUPTED
     if (tell := getattr(error, "format_message", None)) is not None:  # what typer raises on a malformed command line
-        command = getattr(getattr(error, "ctx", None), "command_path", "longspan")
+        command = getattr(getattr(error, "ctx", None), "command_path", command)
         return f"{tell().replace('Value error, ', '').rstrip('.')}. See {command} --help.", 2
     return errors.explain(error)
 

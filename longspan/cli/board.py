@@ -1,5 +1,6 @@
 """`board`, `paper`, `report`, `tables` and `verify`: what cards say. Never imports torch."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,7 +85,9 @@ def board(
         where = ", ".join(map(str, folders)) or out / "cards"
         words = [protocol or "any protocol", tier or "any tier", pattern or "any pattern"]
         asked = f"{suite} ({', '.join([*words, *([f'{data} data'] if data else [])])})"
-        raise DataMissing(f"No cards of {asked} in {where}; create some with longspan run {suite} -a softmax.")
+        given = {"--protocol": protocol, "--tier": tier, "--pattern": pattern}
+        rules = "".join(f" {flag} {shlex.quote(word)}" for flag, word in given.items() if word)
+        raise DataMissing(f"No cards of {asked} in {where}; create some with longspan run {suite} -a softmax{rules}.")
     if snapshot is not None:
         if len(views) != 1:
             raise UsageError(
@@ -259,7 +262,7 @@ def fill_tables(
     """
     from longspan import analysis
     from longspan.core import atomic
-    from longspan.report.marked_tables import fill
+    from longspan.report.marked_tables import BEGIN, fill
     from longspan.results import collect
 
     evidence = analysis.gather(collect.card_folders(cards, out))
@@ -268,6 +271,8 @@ def fill_tables(
     stale = []
     for page in pages:
         text = _text_of(page)
+        if not BEGIN.search(text):
+            say(f"{page} has no marked table; longspan tables --help shows how to mark one.", error=True)
         if (filled := fill(text, evidence)) == text:
             continue
         stale.append(str(page))
@@ -287,8 +292,8 @@ def _text_of(page: Path) -> str:
 
 @app.command()
 def verify(cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Card files.")]) -> None:
-    """Check cards without training again: schema, seal, the hash of each file, whether the numbers agree, the labels,
-    and the score recomputed from the predictions.
+    """Check cards without training again: schema, seal, the hash of each file, whether the numbers agree, the settings
+    of the protocol, the labels, and the score recomputed from the predictions.
 
     \b
     Example:

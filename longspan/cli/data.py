@@ -86,7 +86,7 @@ def data_import(
     dataset, data = _settings(name, protocol, tier, changes)
     for path in paths:
         if not path.exists():
-            raise DataMissing(f"There is nothing at {path} to import {name} from; get it from {dataset.meta.source}.")
+            raise DataMissing(f"There is nothing at {path} to import {name} from. Source: {dataset.meta.source}.")
     if len(paths) > 1 and not dataset.several_paths:
         raise UsageError(f"{name} is imported from one path, got {len(paths)}; name the folder that has all of it.")
     splits = dataset.import_from(paths if len(paths) > 1 else paths[0], data)

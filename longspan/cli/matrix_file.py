@@ -45,8 +45,11 @@ def read_matrix(path: Path) -> list[Part]:
     """The parts of a file; anything wrong in it raises an error of one sentence."""
     try:
         text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"The matrix {path} cannot be read: {error.strerror or error}; name a file.") from None
+    try:
         content = tomllib.loads(text[:LARGEST].decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(
             f"The matrix {path} cannot be read ({shortened(str(error), 200)}); write it as TOML."
         ) from None

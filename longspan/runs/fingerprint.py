@@ -11,8 +11,8 @@ of them lies near a rounding boundary. Mechanisms initialise their weights with 
 all versions of torch (`normal_`, `uniform_`), which `trunc_normal_` does not.
 
 What carries something to the next layer or segment has a second fingerprint for each pattern, of `carried`: a language
-model in segments never calls `forward`. It sees initialisation, forward and backward in evaluation mode, not what a
-mechanism does in training mode alone.
+model in segments never calls `forward`. A fingerprint sees initialisation, forward and backward in evaluation mode, not
+what a mechanism does in training mode alone.
 """
 
 import functools

@@ -181,6 +181,24 @@ def test_the_examples_of_crossover_work_on_the_cards_that_come_with_the_package(
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize(
+    "line, sentence, code",
+    [
+        ("run missing.toml", "The matrix missing.toml cannot be read: No such file or directory; name a file.", 2),
+        ("board lra --compare", "Option '--compare' requires 2 arguments. See longspan board --help.", 2),
+        ("board lra --tier lite", "create some with longspan run lra -a softmax --tier lite.", 3),
+        ("tables page.md", "page.md has no marked table; longspan tables --help shows how to mark one.", 0),
+    ],
+)
+def test_what_was_asked_is_what_the_advice_is_about(line, sentence, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("page.md").write_text("No table.\n")
+    with pytest.raises(SystemExit) as ended:
+        app(shlex.split(line))
+    assert ended.value.code == code
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
 def test_doctor_shows_what_matters_and_all_on_request(monkeypatch):
     found = [Diagnosis("torch", "has", "2"), Diagnosis("rich", "has", "15"), Diagnosis("numba", "lacks", "slow", "pip")]
     monkeypatch.setattr("longspan.cli.doctor.diagnose", lambda out: found)
