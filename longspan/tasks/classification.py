@@ -50,6 +50,8 @@ class Classification(Task):
     def model(self, attention: AttentionFactory, protocol: Protocol) -> nn.Module:
         if protocol.model.input_mode == "continuous" and not self.pixels:
             raise UsageError(f"{self.name} has symbols, not intensities, for tokens; leave input_mode=ids.")
+        if protocol.model.zero_rule == "drop" and not self.pixels:
+            raise UsageError(f"{self.name} has no black pixels to leave out; choose another zero_rule than drop.")
         ends = protocol.model.end_token
         vocabulary, length = self._end(protocol) + ends, self.longest(protocol) + ends
         network = self.network or EncoderClassifier

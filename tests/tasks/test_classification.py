@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from longspan import attentions, tasks
+from longspan.core.errors import UsageError
 from longspan.datasets import pathfinder
 from longspan.datasets.base import Split
+from longspan.runs import Cell, RunPlan
 from longspan.tasks.token_feed import TokenFeed
 from longspan.training.cuda_graph_step import shape_of
 
@@ -168,3 +170,17 @@ def test_the_loss_of_a_step_is_cross_entropy_and_its_sums_are_per_example():
 @given(some_splits())
 def test_chance_is_the_rate_of_the_commonest_answer(split):
     assert LISTOPS.chance(split) == max(np.mean(split.labels == label) for label in range(10))
+
+
+@pytest.mark.parametrize("task", ["listops", "text", "retrieval"])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"model.input_mode": "continuous"}, "not intensities"),
+        ({"model.hide_zeros": True, "model.zero_rule": "drop"}, "no black pixels"),
+    ],
+)
+def test_what_is_asked_of_pixels_is_refused_for_symbols(task, changes, message):
+    plan = RunPlan.of(Cell(task, "softmax", None, "longspan", "smoke", 0, changes))
+    with pytest.raises(UsageError, match=message):
+        plan.model()
