@@ -28,8 +28,9 @@ The rules, which every rendering repeats:
   one it is; it is complete when all of them were run.
 - A row has one code of a mechanism (for a plug-in its source; for a built-in its version and outputs) and one
   precision, and each of its cells is from one data set. A column is one version of a task under one set of settings.
-  The newest is shown, a card dated in the future counting as the oldest; the others, and overrides, are listed below
-  with what differs (`alike.py`), so that no average mixes them. The device and the number of devices may differ.
+  Those that the package has are shown, else the newest, a card dated in the future counting as the oldest; the others,
+  and overrides, declared or not, are listed below with what differs (`alike.py`, `official.py`), so that no average
+  mixes them. The device and the number of devices may differ.
 - A row says whether exactly its code passed `longspan check` (`row_conformance.py`): one that breaks a promise is not
   ranked, leads no column and is in no summary; one that was not checked says so.
 - The free track and bug-compatible twins (fidelity) stand apart and are never ranked with the others.
@@ -52,6 +53,7 @@ from longspan.results.board_notes import make_notes
 from longspan.results.board_rows import make_rows, with_counterpart
 from longspan.results.board_types import USUAL_PATTERN, Board, OffBoard
 from longspan.results.card import Card
+from longspan.results.official import undeclared
 from longspan.results.published_rows import paper_of, paper_rows, published_table
 from longspan.results.ranking import spreads_of
 from longspan.results.row_conformance import Checks
@@ -193,6 +195,8 @@ def _reason_to_stay_off(card: Card, suite: Suite, columns: Columns) -> str | Non
         return f"the column shows {'the best of ' if len(behind) > 1 else ''}{', '.join(behind)}"
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
+    if (changed := undeclared(card)) is not None:
+        return f"settings were changed without saying so: {changed}"
     if card["score"] and suite.measures:
         asked = {measure.metric for measure in suite.measures if card["task"] in measure.settings}
         lacking = sorted(asked - metrics_of(card))

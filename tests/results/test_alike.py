@@ -125,11 +125,21 @@ def test_a_newer_card_of_other_settings_or_of_no_version_there_is_puts_no_others
     changed = official_run("linear", 0.3, created=NEW)
     changed["settings"]["recipe"]["batch_size"] = 64
     tomorrow = official_run("linear", 0.3, created=NEW, task_version=999)
-    for newer, why in ((changed, "recipe.batch_size 64, the board shows 16"), (tomorrow, "version 999 of the task")):
+    for newer, why in ((changed, "recipe.batch_size 64, the protocol has 16"), (tomorrow, "version 999 of the task")):
         view = starter(*ours, newer)
         assert values(view) == {"softmax": 0.4}
         assert [why in reason for reason in reasons(view)] == [True]
-        assert list(values(starter(newer))) == ["linear"]
+    assert list(values(starter(tomorrow))) == ["linear"]
+
+
+def test_a_card_that_hides_an_override_is_on_no_board_even_alone():
+    changed = official_run("linear", 0.3)
+    changed["settings"]["recipe"]["batch_size"] = 64
+    view = starter(changed)
+    assert not values(view)
+    assert reasons(view) == ["settings were changed without saying so: recipe.batch_size 64, the protocol has 16"]
+    (told,) = reasons(starter(changed | {"overrides": {"recipe.batch_size": 64}}))
+    assert told == "settings were overridden: recipe.batch_size=64"
 
 
 def test_a_seed_counts_once_whichever_way_the_same_data_came():
