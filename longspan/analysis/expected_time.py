@@ -64,9 +64,12 @@ class Times:
         self.device = device
         own = [card for card in runs if device_of(card) == device]
         alone = [card for card in own if not card["timing"].get("shared")]
-        today = [card for card in alone if card["task_version"] == versions.get(card["task"], card["task_version"])]
-        self.steps = _by_setting(today)
-        self.older = _by_setting(card for card in alone if card not in today)
+
+        def is_older(card: Card) -> bool:
+            return card["task_version"] != versions.get(card["task"], card["task_version"])
+
+        self.steps = _by_setting(card for card in alone if not is_older(card))
+        self.older = _by_setting(card for card in alone if is_older(card))
         self.shared = _by_setting(card for card in own if card["timing"].get("shared"))
         self._cores = _core_seconds(card for card in measurements if _gpu(card) == device)
 

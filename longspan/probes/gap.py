@@ -26,9 +26,8 @@ def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) 
         outcome = trained.task.evaluate(
             trained.model, trained.feed(split), rows, trained.protocol.recipe.evaluation_batch
         )
-    train = (outcome.metrics | trained.task.summary(outcome.predictions))[
-        "accuracy"
-    ]  # a mean over kinds, in some tasks
+    metrics = outcome.metrics | trained.task.summary(outcome.predictions)  # a mean over kinds, in some tasks
+    train = metrics["accuracy"]
     return Answer(
         method=METHOD,
         results={

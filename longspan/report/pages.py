@@ -129,9 +129,8 @@ class _Site:
     def main_pages(self) -> dict[str, dict[str, Any]]:
         """What each page at the root shows, by the name of its template."""
         findings, groups, look, names = self.findings, self.groups, self.look, self.mechanisms
-        items = sorted(
-            (_answered(one, look) for one in findings), key=lambda item: not item["figures"]
-        )  # pictures first
+        # Findings with pictures come first.
+        items = sorted((_answered(one, look) for one in findings), key=lambda item: not item["figures"])
         declared = {name: mechanism.entry["patterns"] for name, mechanism in names.items() if mechanism.entry}
         pages: dict[str, dict[str, Any]] = {
             "index": {
