@@ -24,14 +24,14 @@ def freeze(view: Board, name: str, folder: str | Path) -> Path:
     path = Path(folder) / f"{name}.json"
     content = {"snapshot": name, **as_data(view)}
     if path.exists():
-        if not _is(path, content):
+        if not _holds(path, content):
             raise UsageError(f"Snapshot {name!r} is frozen with other content at {path}; choose a new name.")
         return path
     atomic.write_json(path, content)
     return path
 
 
-def _is(path: Path, content: dict) -> bool:
+def _holds(path: Path, content: dict) -> bool:
     """Whether a file holds this snapshot; one that cannot be read does not."""
     try:
         return canonical(json.loads(path.read_text(encoding="utf-8"))) == canonical(content)
