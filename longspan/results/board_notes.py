@@ -33,7 +33,8 @@ RULES = (
     f"n of m {LEFT_CHANCE}: so many seeds are above chance by this rule, each by itself; their mean follows.",
     "FAIL: every seed failed, or the mean is not above chance on a task where the suite demands it.",
     "An average is shown over complete task sets only.",
-    "A row is one code in one precision, a column one set of settings: the newest; others are listed below.",
+    "A row is one code in one precision, a column one set of settings: the protocol's, else the newest; others are "
+    "listed below.",
     "✗ breaks a promise of longspan check, named below, and is not ranked.",
     "? is unchecked: there is no result of longspan check for this very code.",
 )
